@@ -20,7 +20,7 @@ impl Office {
         world.install(&binary("ipam-ds-static")).install(&binary("ipam-da-local"));
         let mut network = world.network(json!(["ipam-ds-static", "ipam-da-local"]));
         network["ipam"]["pools"] = json!([
-            {"name": "blue", "ranges": [{"subnet": "10.9.0.0/29"}]},
+            {"name": "blue", "ranges": [{"subnet": "10.9.0.0/29", "exclude": ["10.9.0.5"]}]},
             {"name": "six", "ranges": [{"subnet": "fd00:9::/64"}]},
         ]);
         let office = Self { world, network };
@@ -79,20 +79,34 @@ fn an_address_names_its_holder() {
     let office = Office::new();
     let rows = office.rows(&["who", "fd00:9:0::2"]);
     assert_eq!(column(&rows, "containerID"), ["c1"]);
-    let nobody = office.ask(&["who", "10.9.0.3"]);
-    assert_eq!(nobody.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&nobody.stderr).contains("nobody holds 10.9.0.3"));
     for (address, why) in [
-        ("10.9.0.3", "it is free"),
-        ("10.9.0.1", "it is the gateway of 10.9.0."),
-        ("10.10.0.3", "it is in no range of the pools"),
+        ("10.9.0.3", "10.9.0.3 is free on net"),
+        ("10.9.0.1", "10.9.0.1 is the gateway of 10.9.0."),
+        ("10.9.0.5", "10.9.0.5 is excluded from 10.9.0.1-10.9.0.6 by 10.9.0.5"),
+        ("10.10.0.3", "10.10.0.3 is in no pool of net"),
     ] {
         let file = office.world.path("net.json");
         std::fs::write(&file, office.network.to_string()).unwrap();
         let mut who = Command::new(binary("ipam-da-local"));
         who.args(["who", address, "--config", file.to_str().unwrap()]).env_clear();
         let told = String::from_utf8(who.output().unwrap().stderr).unwrap();
-        assert!(told.contains(&format!("nobody holds {address} on net: {why}")), "{told}");
+        assert!(told.contains(why), "{told}");
+    }
+    let pool = "pool blue (10.9.0.1-10.9.0.6)";
+    for (address, why) in [
+        ("10.9.0.3", format!("10.9.0.3 is free, in {pool}")),
+        ("10.9.0.1", format!("10.9.0.1 is the gateway of {pool}, and never given")),
+        ("10.9.0.5", format!("10.9.0.5 is excluded from {pool}, and never given")),
+        ("10.9.0.7", "10.9.0.7 is in no pool of net: its pools are 10.9.0.1-10.9.0.6, fd0".into()),
+        ("fd00:9::1", "fd00:9::1 is the gateway of pool six (fd00:9::1-".into()),
+        ("fd00:9::3", "fd00:9::3 is free, in pool six (".into()),
+    ] {
+        for more in [&[][..], &["--json"]] {
+            let not_held = office.ask(&[&["who", address], more].concat());
+            assert_eq!((not_held.status.code(), not_held.stdout.len()), (Some(1), 0));
+            let told = String::from_utf8(not_held.stderr).unwrap();
+            assert!(told.contains(&why), "{told}");
+        }
     }
 }
 
@@ -101,10 +115,11 @@ fn pools_are_counted_and_drawn() {
     let office = Office::new();
     let rows = office.rows(&["pools"]);
     assert_eq!(rows[0]["pool"], "blue");
-    assert_eq!([&rows[0]["size"], &rows[0]["held"], &rows[0]["free"]], [5, 1, 4]);
+    assert_eq!([&rows[0]["size"], &rows[0]["held"], &rows[0]["free"]], [4, 1, 3]);
+    assert_eq!(rows[0]["gateways"], json!(["10.9.0.1"]));
     let output = office.ask(&["pools", "--ascii"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("  10.9.0.1  x#...."), "{text}");
+    assert!(text.contains("  10.9.0.1  x#..."), "{text}");
 }
 
 #[test]
@@ -148,11 +163,22 @@ fn the_allocator_answers_by_itself() {
     let released = ask(&["release", "10.9.0.4", "--yes", "--config", file.to_str().unwrap()]);
     assert_eq!((released.status.code(), released.stdout.len()), (Some(1), 0));
     let told = String::from_utf8_lossy(&released.stderr).into_owned();
-    assert!(told.contains("nobody holds 10.9.0.4 on net"), "{told}");
+    assert!(told.contains("10.9.0.4 is free on net"), "{told}");
     let reap = ask(&["reap", "--cache-dir", "/"]);
     let told = String::from_utf8_lossy(&reap.stderr).into_owned();
     assert_eq!(reap.status.code(), Some(1));
-    assert!(told.contains("no verb \"reap\"") && told.contains("ipam-delegated reap"), "{told}");
+    assert!(
+        told.contains("unknown verb \"reap\"") && told.contains("ipam-delegated reap does it"),
+        "{told}"
+    );
+    for (typed, message) in
+        [(&["list", "net"][..], "unexpected word \"net\""), (&["list"], "list needs --config FILE")]
+    {
+        let told = String::from_utf8(ask(typed).stderr).unwrap();
+        assert!(told.contains(message), "{told}");
+        let advice = "ipam-delegated list finds the file by the network's name";
+        assert!(told.contains(advice), "{told}");
+    }
     let null = ask(&["list", "--config", "/dev/zero"]);
     assert!(String::from_utf8_lossy(&null.stderr).contains("/dev/zero: it is no regular file"));
     for wrong in [&["list"][..], &["frob"], &["list", "--yes"], &["who", "x", "--config", "f"]] {

@@ -288,7 +288,7 @@ fn an_attachment_whose_record_cannot_be_read_is_shown_and_kept_until_it_is_forgo
 
     let end = "ipam-delegated forget net c1 eth0 --yes";
     let state = format!("--cache-dir={}", world.path("state").display());
-    for (words, key) in [(&["attachments"][..], "note"), (&["reap", "--yes", &state], "why")] {
+    for (words, key) in [(&["attachments"][..], "why"), (&["reap", "--yes", &state], "why")] {
         let told = world.typed(&[words, &["--json"]].concat()).success();
         assert_eq!(
             (&told[0]["containerID"], &told[0]["state"]),
@@ -321,11 +321,11 @@ fn a_container_that_is_forgotten_without_a_record_has_one_del_that_releases_noth
         world.call(verb, "c1", &world.network(json!(["a"]))).success();
         world.take_calls()
     };
-    assert!(forget(&[]).stdout.contains("would forget c1/eth0 on net; there is no record"));
+    assert!(forget(&[]).stdout.contains("would forget c1/eth0 on net; it has no record"));
     assert_eq!(call("DEL"), ["a DEL"], "a dry run");
     for verb in ["DEL", "GC", "ADD"] {
         let done = forget(&["--yes"]);
-        assert!(done.stdout.contains("forgot c1/eth0 on net; there is no record"), "{done:?}");
+        assert!(done.stdout.contains("forgot c1/eth0 on net; it has no record"), "{done:?}");
         let told = world.typed(&["attachments", "--json"]).success();
         assert_eq!(
             (&told[0]["containerID"], &told[0]["state"]),
@@ -350,12 +350,12 @@ fn forget_drops_a_record_that_cannot_be_read_and_a_dry_run_leaves_it_where_it_is
     fs::write(world.record("c1"), "no event\n").unwrap();
     let told = world.typed(&["attachments", "--json"]).success();
     assert_eq!(told[0]["state"], "unreadable");
-    let note = told[0]["note"].as_str().unwrap();
+    let note = told[0]["why"].as_str().unwrap();
     let parts = ["c1/eth0 cannot be read", "ipam-delegated forget net c1 eth0 --yes"];
     assert!(parts.iter().all(|part| note.contains(part)), "{note}");
     let dry = world.typed(&["forget", "net", "c1"]);
     assert!(
-        dry.stdout.contains("would forget c1/eth0 on net; what it held is not known"),
+        dry.stdout.contains("would forget c1/eth0 on net; its addresses are unknown"),
         "{dry:?}"
     );
     assert!(world.record("c1").exists());

@@ -148,7 +148,7 @@ fn state_that_a_reboot_empties_is_a_warning_where_the_ledger_is_shared() {
         world.conflist("10-net.conflist", &network);
         let (exit, found) = findings(&world, &[&state]);
         assert_eq!(exit, Some(0), "{found:?}");
-        has(&found, level, "lies on a tmpfs");
+        has(&found, level, "is on a tmpfs");
     }
 }
 
@@ -283,7 +283,7 @@ fn of_cache(world: &World) -> Vec<String> {
     found
 }
 
-const GIVEN_AGAIN: &str = "does not know it: it may be given again; re-create the container";
+const GIVEN_AGAIN: &str = "does not have it, and may give it again: re-create the container";
 
 #[test]
 fn what_the_result_cache_and_the_store_both_say_is_no_finding() {
@@ -320,7 +320,7 @@ fn an_address_that_the_store_gave_another_container_or_nobody_is_a_warning() {
             "warning: 10.0.0.2 is used by c1/net1 (result cache), but the store says c1/eth0: \
              its DEL will not release it; re-create the container",
             "warning: 10.0.0.2 is used by c2/eth0 (result cache), but the store says c1/eth0: \
-             two containers may have one address; re-create the one of the cache",
+             two containers may use one address; re-create the one in the cache",
             &format!(
                 "warning: 10.0.0.77 is used by c2/eth0 (result cache), but the store {GIVEN_AGAIN}"
             ),
@@ -329,7 +329,7 @@ fn an_address_that_the_store_gave_another_container_or_nobody_is_a_warning() {
                  {GIVEN_AGAIN}"
             ),
             "warning: 10.9.0.5 is used by c3/eth0 (result cache), but the store says c9/eth0: \
-             two containers may have one address; re-create the one of the cache",
+             two containers may use one address; re-create the one in the cache",
         ]
     );
     let words = ["lint", "net", &format!("--cache-dir={}", world.path("results").display())];
@@ -349,7 +349,7 @@ fn a_result_whose_namespace_is_gone_is_a_note() {
     let found = of_cache(&world);
     assert_eq!(found.len(), 2, "{found:#?}");
     has(&found, "note: 10.0.0.77 is used by c2/eth0", "its network namespace is gone");
-    has(&found, "warning: 10.0.0.77 is used by c1/eth0", "the store does not know it");
+    has(&found, "warning: 10.0.0.77 is used by c1/eth0", "the store does not have it");
     assert!(!found[1].contains("gone"), "{found:#?}");
 }
 
@@ -386,14 +386,14 @@ fn interface_and_node_are_compared_where_the_store_names_them() {
     in_use(&world, "c9", &["10.0.0.200"]);
     in_use(&world, "c1", &["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"]);
     let found = of_cache(&world);
-    let both = " two containers may have one address; re-create the one of the cache";
+    let both = " two containers may use one address; re-create the one in the cache";
     let used = |rest: &str| format!("warning: 10.0.0.{rest}");
     assert_eq!(
         found,
         [
             used("200 is used by c9/eth0 (result cache), but the store ")
                 + GIVEN_AGAIN
-                + ", or claim it with ipam-delegated reassert where it has a record",
+                + ", or, if it has a record here, claim it with ipam-delegated reassert",
             used(
                 "4 is used by c1/eth0 (result cache), but the store says c1/eth0 on node n2: \
                  its DEL will not release it; re-create the container"

@@ -126,7 +126,7 @@ fn what_a_selector_answers_is_compared_too() {
     );
     assert_eq!(
         told[1],
-        "warning: the gateway 10.9.0.1 lies outside of its subnet 10.211.0.0/24: correct one of them"
+        "warning: the gateway 10.9.0.1 is outside its subnet 10.211.0.0/24: correct one of them"
     );
 }
 
@@ -162,7 +162,7 @@ fn a_file_that_cannot_be_read_is_a_note() {
     fs::write(world.path("net.d/20-broken.conflist"), "{").unwrap();
     has(
         &told(&world, None),
-        "note: a network's subnets are not compared: DIR/20-broken.conflist is not one JSON object",
+        "note: subnets are not compared with one network: DIR/20-broken.conflist is not one JSON object",
     );
 }
 
@@ -222,7 +222,7 @@ fn a_route_of_the_host_is_a_warning_unless_it_is_the_networks_own() {
     ip("-6 route add fd00:88::/48 dev podman0");
     let route = |mine: &str, theirs: &str| {
         format!(
-            "warning: {mine} overlaps the host's route to {theirs} by podman0: choose another subnet, or remove the route"
+            "warning: {mine} overlaps the host's route to {theirs} via podman0: choose another subnet, or remove the route"
         )
     };
     let both = [route("10.88.0.0/16", "10.88.0.0/16"), route("fd00:88::/64", "fd00:88::/48")];
@@ -252,7 +252,9 @@ fn a_gateway_outside_of_its_subnet_is_a_warning() {
         world.conflist("10-net.conflist", &network(&world, ranges.clone()));
         let subnet = ranges[0][0]["subnet"].as_str().unwrap();
         let expected = gateway.map(|gateway| {
-            format!("warning: the gateway {gateway} lies outside of its subnet {subnet}: correct one of them")
+            format!(
+                "warning: the gateway {gateway} is outside its subnet {subnet}: correct one of them"
+            )
         });
         assert_eq!(told(&world, None), Vec::from_iter(expected));
     }
@@ -262,5 +264,5 @@ fn a_gateway_outside_of_its_subnet_is_a_warning() {
     world.conflist("10-net.conflist", &strict);
     let outcome = world.typed(&["lint", "net"]);
     assert_eq!(outcome.exit, Some(1));
-    assert!(!outcome.stdout.contains("lies outside of its subnet"), "{outcome:?}");
+    assert!(!outcome.stdout.contains("is outside its subnet"), "{outcome:?}");
 }

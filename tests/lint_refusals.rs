@@ -80,8 +80,7 @@ fn pools_that_no_delegate_is_shown_fail_status_as_they_fail_add() {
     let network = with(&network, "delegates", both);
     accepted(&world, &network);
     let (_, found) = lint(&world, &network);
-    let note =
-        "note: ipam-da-local is not run where the pools are those of STATUS: its serves names blue";
+    let note = "note: ipam-da-local is skipped with the pools that selectors answer on STATUS: its serves names blue";
     assert!(found.iter().any(|it| it == note), "{found:#?}");
     world.status(&network).success();
 }
@@ -129,14 +128,14 @@ fn a_delegate_behind_one_that_serves_all_is_an_error() {
         let mut delegates = vec![json!("ipam-ds-static")];
         delegates.extend(chain.as_array().unwrap().clone());
         let (error, _) = refused(&world, &with(&network, "delegates", json!(delegates)));
-        let expected = format!("{second} is shown no pool: {first} before it serves all");
+        let expected = format!("{second} gets no pool: {first} before it serves all of them");
         has(&error, &[&expected, &format!("remove {second}")]);
     }
     // One of another make may leave what it does not know.
     world.delegate("ipam-da-x", r#"printf '%s' "$in" | sed 's/.*"prevResult"://; s/}$//'"#);
     let delegates = json!(["ipam-ds-static", "ipam-da-x", "ipam-da-local"]);
     let (_, found) = lint(&world, &with(&network, "delegates", delegates));
-    assert!(!found.iter().any(|it| it.contains("is shown no pool")), "{found:#?}");
+    assert!(!found.iter().any(|it| it.contains("gets no pool")), "{found:#?}");
 }
 
 #[test]
@@ -182,7 +181,7 @@ fn a_selector_that_answers_no_pools_is_an_error_where_the_allocator_needs_them()
     let ranges = json!([[{"subnet": "10.60.0.0/24"}]]);
     accepted(&world, &with(&chain, "ranges", ranges.clone()));
     let plain = with(&network, "delegates", json!(["ipam-ds-x", "host-local"]));
-    has(&refused(&world, &plain).0, &["host-local finds no ranges"]);
+    has(&refused(&world, &plain).0, &["host-local needs ranges"]);
     accepted(&world, &with(&plain, "ranges", ranges));
     let alone = with(&network, "delegates", json!(["ipam-da-local"]));
     has(&refused(&world, &alone).0, &["put a selector", "or give ranges in ipam"]);

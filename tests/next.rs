@@ -447,7 +447,7 @@ fn operators_verbs_know_what_cannot_be_asked() {
     let ipam = json!({"type": "lucky", "dataDir": data, "ranges": [[{"subnet": "10.9.0.0/24"}]]});
     assert_eq!(last["input"]["ipam"], ipam);
     assert_eq!(last["input"].get("prevResult"), None);
-    assert!(typed(&["explain", "net"]).stdout.contains("is not run here; it would get"));
+    assert!(typed(&["explain", "net"]).stdout.contains("is not run now; ADD would give it"));
     for words in [
         &["list", "net"][..],
         &["pools", "net"],

@@ -74,7 +74,7 @@ fn a_network_is_found_by_its_file_too_and_a_missing_one_is_an_error() {
     assert_eq!(told, json!([]));
     let missing = world.typed(&["list", "nets"]);
     assert_eq!(missing.exit, Some(1));
-    assert!(missing.stderr.contains("there are: net"), "{missing:?}");
+    assert!(missing.stderr.contains("networks there: net"), "{missing:?}");
     world.conflist("20-net.conf", &with(&world.network(json!(["x"])), "k", 1));
     let twice = world.typed(&["list", "net"]);
     assert!(twice.exit == Some(1) && twice.stderr.contains("20-net.conf"), "{twice:?}");
@@ -106,24 +106,28 @@ fn who_tells_the_owner_of_one_address_and_where_it_came_from() {
     assert_eq!(told[0]["chain"], json!(["ipam-ds-x", "ipam-da-x"]));
     let text = world.typed(&["who", "net", "10.0.0.2"]).stdout;
     assert!(text.contains("netns /run/netns/none, chain ipam-ds-x, ipam-da-x"), "{text}");
-    let nobody = world.typed(&["who", "net", "10.0.0.4"]);
-    assert_eq!(nobody.exit, Some(1));
-    assert!(nobody.stderr.contains("nobody holds 10.0.0.4"), "{nobody:?}");
+    let not_held = world.typed(&["who", "net", "10.0.0.4"]);
+    assert_eq!(not_held.exit, Some(1));
+    assert!(not_held.stderr.contains("no owner holds 10.0.0.4 on net"), "{not_held:?}");
     assert_eq!(world.typed(&["who", "net", "ten"]).exit, Some(1));
 
     let pool = json!({"pool": "blue", "ranges": "10.0.0.1-10.0.0.9", "size": 8, "held": 2, "free": 6,
         "blocks": [{"from": "10.0.0.1", "to": "10.0.0.9", "size": 8, "held": 2}]});
     world.answer("ipam-da-x", "pools", &json!([pool]));
     for (address, place) in [
-        (
-            "10.0.0.4",
-            "nobody holds 10.0.0.4: it lies in the pool blue, and is free, or never given",
-        ),
-        ("10.0.1.4", "nobody holds 10.0.1.4: it lies outside of the pools: 10.0.0.1-10.0.0.9"),
+        ("10.0.0.4", "10.0.0.4 is free in pool blue (10.0.0.1-10.0.0.9), or its gateway"),
+        ("10.0.1.4", "10.0.1.4 is in no pool of net: its pools are 10.0.0.1-10.0.0.9"),
     ] {
-        let nobody = world.typed(&["who", "net", address]);
-        assert!(nobody.exit == Some(1) && nobody.stderr.contains(place), "{nobody:?}");
+        let not_held = world.typed(&["who", "net", address]);
+        assert!(not_held.exit == Some(1) && not_held.stderr.contains(place), "{not_held:?}");
     }
+    // The pools of a plugin that cannot be asked may have the address.
+    world.allocator("host-local", "10.0.1.2/24");
+    let network = world.network(json!(["ipam-ds-x", "ipam-da-x", "host-local"]));
+    world.conflist("10-net.conflist", &network);
+    let not_held = world.typed(&["who", "net", "10.0.1.4"]).stderr;
+    assert!(not_held.contains("host-local is a standard plugin"), "{not_held}");
+    assert!(not_held.contains("10.0.1.4 is in no pool of net"), "{not_held}");
 }
 
 #[test]
@@ -134,7 +138,7 @@ fn release_passes_on_what_was_typed_and_warns_of_what_may_be_in_use() {
     let dry = world.typed(&["release", "net", "10.0.0.2", "10.0.0.2/24"]);
     assert!(dry.stdout.contains("10.0.0.2"), "{dry:?}");
     assert!(dry.stderr.contains("nothing was released; add --yes"), "{dry:?}");
-    assert!(dry.stderr.contains("its container may be running"), "{dry:?}");
+    assert!(dry.stderr.contains("the container may be running"), "{dry:?}");
     assert!(!dry.stdout.contains("released"), "{dry:?}");
     dry.ended_well();
     let done = world.typed(&["release", "net", "--owner", "c1/eth0", "--yes"]);
@@ -167,31 +171,31 @@ fn release_of_an_address_without_a_record_warns_as_well() {
     let world = world();
     world.answer("ipam-da-x", "release", &json!([lease("10.0.0.3", "c9")]));
     let dry = world.typed(&["release", "net", "10.0.0.3"]);
-    assert!(dry.stderr.contains("there is no record of c9"), "{dry:?}");
-    assert!(dry.stderr.contains("look whether it runs"), "{dry:?}");
+    assert!(dry.stderr.contains("c9 holds 10.0.0.3 without a record"), "{dry:?}");
+    assert!(dry.stderr.contains("check whether it runs"), "{dry:?}");
 }
 
 #[test]
-fn release_of_an_address_that_nobody_holds_is_an_error() {
+fn release_of_an_address_without_an_owner_is_an_error() {
     let world = world();
     world.answer("ipam-da-x", "release", &json!([]));
     for more in [&[][..], &["--yes"], &["--json"]] {
         let nobody = world.typed(&[&["release", "net", "fd00::0:1"], more].concat());
         assert_eq!((nobody.exit, nobody.stdout.as_str()), (Some(1), ""), "{nobody:?}");
-        assert!(nobody.stderr.contains("nobody holds fd00::1"), "{nobody:?}");
+        assert!(nobody.stderr.contains("no owner holds fd00::1 on net"), "{nobody:?}");
     }
     world.answer("ipam-da-x", "release", &json!([lease("10.0.0.2", "c1")]));
     let one = world.typed(&["release", "net", "10.0.0.2", "10.0.0.3", "--yes"]);
     assert_eq!(one.exit, Some(1));
     assert!(one.stdout.contains("10.0.0.2") && one.stdout.ends_with("released\n"), "{one:?}");
-    assert!(one.stderr.contains("nobody holds 10.0.0.3"), "{one:?}");
+    assert!(one.stderr.contains("no owner holds 10.0.0.3 on net"), "{one:?}");
     world.answer("ipam-da-x", "release", &json!([]));
     let nothing = world.typed(&["release", "net", "--node", "n7", "--yes"]);
     assert!(nothing.stdout.ends_with("nothing to release\n"), "{nothing:?}");
     nothing.ended_well();
     let nobody = world.typed(&["release", "net", "--owner", "c7", "--yes"]);
     assert_eq!((nobody.exit, nobody.stdout.as_str()), (Some(1), ""), "{nobody:?}");
-    assert!(nobody.stderr.contains("c7 holds no address: name the container"), "{nobody:?}");
+    assert!(nobody.stderr.contains("c7 holds no address: write the whole container"), "{nobody:?}");
 }
 
 #[test]
@@ -272,7 +276,7 @@ fn an_allocator_that_fails_is_told_and_the_others_are_asked() {
     world.answer("ipam-da-y", "list", &json!([lease("10.0.1.2", "c1")]));
     let cases = [
         (json!({"cniVersion": "1.0.0", "code": 103, "msg": "no leader"}), "ipam-da-x: no leader"),
-        (json!({"rows": []}), "ipam-da-x: its answer is no array"),
+        (json!({"rows": []}), "ipam-da-x: its answer: expected an array"),
     ];
     for (answer, words) in cases {
         world.answer("ipam-da-x", "list", &answer);
@@ -320,7 +324,12 @@ fn every_plugin_of_ours_counts_and_what_two_name_stands_once() {
         &json!({"cniVersion": "1.0.0", "name": "b", "type": "x", "ipam": {"type": "dhcp"}}),
     );
     let foreign = world.typed(&["list", "b"]);
-    assert!(foreign.exit == Some(1) && foreign.stderr.contains("no plugin of it is ours"));
+    assert!(
+        foreign.exit == Some(1)
+            && foreign
+                .stderr
+                .contains("net.d/20-b.conf does not use ipam-delegated: its ipam.type is \"dhcp\"")
+    );
 }
 
 #[test]
@@ -344,7 +353,7 @@ fn explain_shows_what_each_delegate_would_get_and_takes_nothing() {
         "    pools = [{\"name\":\"blue\"}]",
         "    routes = [{\"dst\":\"0.0.0.0/0\"}]",
         "    ipam.dbPassword = \"…\"",
-        "  is not run: no pool is for it",
+        "  is skipped: it serves none of the pools",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }
@@ -354,7 +363,7 @@ fn explain_shows_what_each_delegate_would_get_and_takes_nothing() {
     let (gets, _) = gets.split_once("- ipam-da-red").unwrap();
     assert_eq!(
         gets,
-        "  is not run here; it would get\n    prevResult.pools = [{\"name\":\"blue\"}]\n    \
+        "  is not run now; ADD would give it\n    prevResult.pools = [{\"name\":\"blue\"}]\n    \
          ipam.apiToken = \"…\"\n    ipam.ranges = []\n",
         "what the step before did not get"
     );
@@ -378,10 +387,7 @@ fn explain_ends_at_a_selector_that_fails() {
     world.delegate("ipam-ds-x", "printf '{\"code\":100,\"msg\":\"no such rack\"}'; exit 1");
     let outcome = world.typed(&["explain", "net"]);
     assert_eq!(outcome.exit, Some(1));
-    assert!(
-        outcome.stdout.contains("fails, and ADD with it: ipam-ds-x: no such rack"),
-        "{outcome:?}"
-    );
+    assert!(outcome.stdout.contains("fails, so ADD fails: ipam-ds-x: no such rack"), "{outcome:?}");
     assert!(!outcome.stdout.contains("ipam-da-x"), "{outcome:?}");
 }
 
@@ -412,8 +418,15 @@ fn help_has_every_verb_and_options_of_others_are_refused() {
     for words in [&["list"][..], &["list", "net", "--yes"], &["frob"], &["explain", "a", "b"]] {
         let refused = world.typed(words);
         assert_eq!(refused.exit, Some(1), "{refused:?}");
-        assert!(refused.stderr.contains("the verb help"), "{refused:?}");
+        let usage = "usage: ipam-delegated ";
+        let helps = [usage, "run help for the verbs"].iter().any(|it| refused.stderr.contains(it));
+        assert!(helps, "{refused:?}");
     }
+    let extra = world.typed(&["help", "release", "net"]);
+    assert_eq!(extra.exit, Some(1));
+    assert!(extra.stderr.contains("unexpected word \"net\""), "{extra:?}");
+    let nothing = world.typed(&["release"]).stderr;
+    assert!(nothing.contains("[--owner OWNER] [--node NODE]"), "{nothing}");
 }
 
 #[test]
@@ -450,6 +463,9 @@ fn a_record_that_a_call_works_on_is_busy_for_every_verb() {
         let rows: Value = serde_json::from_str(&told.stdout).unwrap();
         assert_eq!(rows[0]["record"], "busy", "{told:?}");
     }
+    let rows = world.typed(&["attachments", "--json"]).success();
+    let why = format!("process {} (ipam-delegated) works on it", adding.id());
+    assert_eq!((&rows[0]["state"], &rows[0]["why"]), (&json!("busy"), &json!(why)));
     world.open_gate("gated");
     wait(adding);
 }

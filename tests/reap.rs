@@ -102,7 +102,7 @@ fn what_lost_its_namespace_is_released_and_what_has_one_is_kept() {
     assert!(dry.stderr.contains("nothing was released; add --yes"), "{dry:?}");
     let told = dry.success();
     let gone = ("would release".to_owned(), "its network namespace is gone".to_owned());
-    let kept = ("kept".to_owned(), "its network namespace stands".to_owned());
+    let kept = ("kept".to_owned(), "its network namespace exists".to_owned());
     assert_eq!([fate(&told, "c1"), fate(&told, "c4")], [kept.clone(), kept.clone()]);
     assert_eq!([fate(&told, "c2"), fate(&told, "c3")], [gone.clone(), gone]);
     assert_eq!(told[1]["addresses"], json!(["10.0.0.2/24"]));
@@ -130,7 +130,7 @@ fn an_earlier_boot_is_released_whatever_stands_at_its_namespace() {
     fs::create_dir_all(world.path("results")).unwrap();
     fs::write(world.path("results/net-c1-eth0"), "{}").unwrap();
     let told = reap(&world, &["--yes"]).success();
-    assert_eq!(fate(&told, "c1"), ("released".to_owned(), "it is of an earlier boot".to_owned()));
+    assert_eq!(fate(&told, "c1"), ("released".to_owned(), "it is from an earlier boot".to_owned()));
     assert!(world.held().is_empty() && !world.record("c1").exists());
 }
 
@@ -156,7 +156,7 @@ fn a_namespace_of_a_held_add_counts_after_a_failed_one() {
     wait(start(command, &world.network(json!(["ipam-da-x"])))).failure();
     grow_old(&world, "c1");
     let told = reap(&world, &["--yes"]).success();
-    assert_eq!(fate(&told, "c1").1, "its network namespace stands");
+    assert_eq!(fate(&told, "c1").1, "its network namespace exists");
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn an_unsure_record_that_is_due_is_repeated() {
     world.make_due();
     world.take_calls();
     let told = reap(&world, &["--yes"]).success();
-    assert_eq!(fate(&told, "c1"), ("released".to_owned(), "its DEL is to be repeated".to_owned()));
+    assert_eq!(fate(&told, "c1"), ("released".to_owned(), "its DEL is due again".to_owned()));
     assert_eq!(world.take_calls(), ["ipam-da-x DEL"]);
     assert!(!world.record("c1").exists());
 }
@@ -265,7 +265,7 @@ fn a_record_that_tells_nothing_is_kept_for_its_lease_may_stand() {
             let told = reap(&world, words).success();
             let (outcome, why) = fate(&told, "c1");
             assert_eq!((told[0]["state"].as_str(), &*outcome), (Some(state), "kept"));
-            assert!(why.contains("the runtime's DEL clears it"), "{why}");
+            assert!(why.contains("the runtime's DEL removes it"), "{why}");
             assert_eq!(fs::read_to_string(world.record("c1")).unwrap(), content);
         }
     }
@@ -354,7 +354,10 @@ fn reap_whose_time_is_over_has_released_some_and_tells_how_many_are_left() {
     let rows = told.as_array().unwrap().iter().filter(|row| row["outcome"] == "left");
     assert_eq!(rows.count(), left);
     let wrong = reap(&world, &["--timeout", "soon"]);
-    assert!(wrong.exit == Some(1) && wrong.stderr.contains("\"soon\" is no duration"), "{wrong:?}");
+    assert!(
+        wrong.exit == Some(1) && wrong.stderr.contains("invalid duration \"soon\""),
+        "{wrong:?}"
+    );
 }
 
 #[test]
@@ -384,7 +387,7 @@ fn a_record_without_a_boot_id_is_of_no_earlier_boot() {
         }
     });
     let told = reap(&world, &["--yes"]).success();
-    assert_eq!(fate(&told, "c1"), ("kept".to_owned(), "its network namespace stands".to_owned()));
+    assert_eq!(fate(&told, "c1"), ("kept".to_owned(), "its network namespace exists".to_owned()));
 }
 
 #[test]
@@ -410,7 +413,11 @@ fn without_a_result_cache_or_proc_reap_refuses_and_says_what_to_do() {
     for words in [&["reap"][..], &["reap", "--yes"]] {
         let refused = world.typed(&[words, &["--cache-dir=/nowhere/results"]].concat());
         assert_eq!((refused.exit, &*refused.stdout), (Some(1), ""));
-        for part in ["/nowhere/results cannot be read", "--cache-dir DIR", "--no-cache"] {
+        for part in [
+            "cannot read the runtimes' result cache /nowhere/results",
+            "--cache-dir DIR",
+            "--no-cache",
+        ] {
             assert!(refused.stderr.contains(part), "{refused:?}");
         }
     }
@@ -418,11 +425,14 @@ fn without_a_result_cache_or_proc_reap_refuses_and_says_what_to_do() {
     let typing = world.typing(&["reap", "--yes"]);
     let output = host.enter(typing.get_program()).args(typing.get_args()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("result cache /var/lib/cni/results cannot be read"), "{output:?}");
+    assert!(
+        said.contains("cannot read the runtimes' result cache /var/lib/cni/results"),
+        "{output:?}"
+    );
     for more in ["--pinned", "--cache-dir=/"] {
         let refused = world.typed(&["reap", "--no-cache", more]);
         assert!(
-            refused.exit == Some(1) && refused.stderr.contains("--no-cache excludes"),
+            refused.exit == Some(1) && refused.stderr.contains("--no-cache cannot be combined"),
             "{refused:?}"
         );
     }
@@ -435,7 +445,7 @@ fn without_a_result_cache_or_proc_reap_refuses_and_says_what_to_do() {
         let output = unshared.args(typing.get_args()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1));
-        assert!(said.contains("cannot be seen in /proc: mount /proc"), "{output:?}");
+        assert!(said.contains("in /proc: mount /proc"), "{output:?}");
     }
     assert_eq!(world.held(), ["ipam-da-x-c1-eth0"]);
     let told = world.typed(&["reap", "--json", "--yes", "--no-cache"]).success();
@@ -474,18 +484,16 @@ fn a_namespace_that_no_process_lives_in_is_told_and_released_on_request() {
     };
     let told = reap(&["--yes"]);
     let kept = |why: &str| ("kept".to_owned(), why.to_owned());
-    let empty_why =
-        "its network namespace stands, but no process lives in it: --pinned releases it";
-    let named =
-        "no process lives in its network namespace, but the runtime's result cache names it";
+    let empty_why = "its network namespace exists, but no process is in it: --pinned releases it";
+    let named = "no process is in its network namespace, but the runtime's result cache names it";
     assert_eq!(fate(&told, "empty"), kept(empty_why));
     assert_eq!(fate(&told, "cached"), kept(named));
-    assert_eq!(fate(&told, "lived"), kept("its network namespace stands"));
+    assert_eq!(fate(&told, "lived"), kept("its network namespace exists"));
     let told = reap(&["--yes", "--pinned"]);
-    let gone = "no process lives in its network namespace".to_owned();
+    let gone = "no process is in its network namespace".to_owned();
     assert_eq!(fate(&told, "empty"), ("released".to_owned(), gone));
     assert_eq!(fate(&told, "cached"), kept(named));
-    assert_eq!(fate(&told, "lived"), kept("its network namespace stands"));
+    assert_eq!(fate(&told, "lived"), kept("its network namespace exists"));
     assert_eq!(world.held(), ["ipam-da-x-cached-eth0", "ipam-da-x-lived-eth0"]);
 }
 
@@ -512,7 +520,7 @@ fn what_was_forgotten_without_a_record_waits_for_its_del() {
     let world = world();
     world.typed(&["forget", "net", "c1", "eth0", "--yes"]).ended_well();
     let told = reap(&world, &["--yes"]).success();
-    let why = "it was forgotten: the runtime's DEL clears it, or ipam-delegated forget once more";
+    let why = "it was forgotten: the runtime's DEL removes it, or a second ipam-delegated forget";
     assert_eq!(fate(&told, "c1"), ("kept".to_owned(), why.to_owned()));
     world.call("DEL", "c1", &world.network(json!(["ipam-da-x"]))).ended_well();
     assert!(world.calls().is_empty() && !world.record("c1").exists());

@@ -269,7 +269,7 @@ fn explain_tells_whose_each_pool_is() {
     let chain = json!([first, second, third, "ipam-da-local"]);
     world.conflist("10-net.conflist", &network(&world, chain));
     let text = world.typed(&["explain", "net"]).stdout;
-    let told: Vec<&str> = text.split("  whose the pools are\n").skip(1).collect();
+    let told: Vec<&str> = text.split("  where the pools come from\n").skip(1).collect();
     let red = "    the pool \"red\": ipam-ds-static (delegate 1)\n";
     let blue = "    the pool \"blue\": ipam-ds-static (delegate 1), changed by ipam-ds-static (delegate 2)\n";
     assert!(told.len() == 2 && told[0].starts_with(&[blue, red, "- "].concat()), "{text}");

@@ -35,7 +35,7 @@ fn told(world: &World, network: &Value) -> Vec<String> {
     let findings = reports.as_array().unwrap().iter().flat_map(|it| it["findings"].as_array());
     let of_keys = |finding: &Value| {
         let message = finding["message"].as_str().unwrap();
-        let words = ["if that is meant", "read it: remove", "reads it: remove", "only beside"];
+        let words = ["did you mean", "read it: remove", "reads it: remove", "only beside"];
         let is_of_keys = words.iter().any(|words| message.contains(words));
         is_of_keys.then(|| {
             assert_eq!(finding["level"], "warning", "{message}");
@@ -55,8 +55,8 @@ fn a_key_of_ipam_that_no_delegate_reads_is_named_with_the_nearest() {
         told(&world, &misspelt),
         [
             "ipam.colour: no delegate of the chain reads it: remove it, or correct its name",
-            "ipam.rouets: no delegate of the chain reads it: write routes if that is meant",
-            "ipam.timeot: no delegate of the chain reads it: write timeout if that is meant",
+            "ipam.rouets: no delegate of the chain reads it: did you mean routes?",
+            "ipam.timeot: no delegate of the chain reads it: did you mean timeout?",
         ]
     );
     let cache = format!("--cache-dir={}", world.path("results").display());
@@ -69,7 +69,7 @@ fn a_key_of_ipam_that_no_delegate_reads_is_named_with_the_nearest() {
 fn a_key_that_looks_like_the_chains_is_named_where_no_delegate_is_known() {
     let (world, network) = world();
     let network = with(&without(&network, &["delegates"]), "delegate", json!(["ipam-ds-static"]));
-    assert_eq!(told(&world, &network), ["ipam.delegate: write delegates if that is meant"]);
+    assert_eq!(told(&world, &network), ["ipam.delegate: did you mean delegates?"]);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn what_counts_beside_a_subnet_alone_is_named_without_one() {
     let excluding = with(&excluding, "gateway", "10.210.0.9");
     let message = |key: &str| {
         format!(
-            "ipam.{key} has an effect only beside ipam.subnet: write it into each range that it is for"
+            "ipam.{key} has an effect only beside ipam.subnet: move it into the ranges that it is meant for"
         )
     };
     assert_eq!(told(&world, &excluding), [message("exclude"), message("gateway")]);
@@ -104,15 +104,15 @@ fn a_key_of_a_reference_plugin_that_it_does_not_read_is_named() {
         network, {"type": "portmap", "snta": true, "capabilities": {"portMappings": true}},
     ]});
     let expected = [
-        "bridge.isGatway: bridge does not read it: write isGateway if that is meant",
+        "bridge.isGatway: bridge does not read it: did you mean isGateway?",
         "bridge.vlanTag: bridge does not read it: remove it, or correct its name",
-        "portmap.snta: portmap does not read it: write snat if that is meant",
+        "portmap.snta: portmap does not read it: did you mean snat?",
     ];
     assert_eq!(told(&world, &list), expected);
     // The keys of another plugin are not known: only those of CNI itself can be misspelt.
     network["type"] = "calico".into();
     network["capabilites"] = json!({});
-    assert_eq!(told(&world, &network), ["calico.capabilites: write capabilities if that is meant"]);
+    assert_eq!(told(&world, &network), ["calico.capabilites: did you mean capabilities?"]);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn beside_a_delegate_that_does_not_say_only_misspelt_keys_are_named() {
     let network = with(&with(&network, "rouets", json!([])), "colour", "blue");
     let network = with(&network, "server", "http://192.0.2.1");
     let chain = |chain: Value| told(&world, &with(&network, "delegates", chain));
-    let misspelt = ["ipam.rouets: write routes if that is meant"];
+    let misspelt = ["ipam.rouets: did you mean routes?"];
     assert_eq!(chain(json!(["ipam-ds-x", "ipam-da-local"])), misspelt);
     // A standard plugin is not asked, and not in the table.
     let asked = world.path("by-hand");
@@ -137,7 +137,7 @@ fn beside_a_delegate_that_does_not_say_only_misspelt_keys_are_named() {
     );
     assert_eq!(
         chain(json!(["ipam-ds-y", "ipam-da-local"])),
-        ["ipam.rouets: no delegate of the chain reads it: write routes if that is meant"]
+        ["ipam.rouets: no delegate of the chain reads it: did you mean routes?"]
     );
 }
 
@@ -150,7 +150,7 @@ fn the_keys_of_a_standard_plugin_are_in_the_table() {
     assert!(told(&world, &network).is_empty());
     assert_eq!(
         told(&world, &with(&network, "datadir", "/x")),
-        ["ipam.datadir: no delegate of the chain reads it: write dataDir if that is meant"]
+        ["ipam.datadir: no delegate of the chain reads it: did you mean dataDir?"]
     );
 }
 
@@ -164,7 +164,7 @@ fn a_key_of_a_delegates_object_that_the_delegate_does_not_read_is_named() {
         told(&world, &network),
         [
             "ipam.delegates[1].nomad_servers: ipam-da-local does not read it: remove it, or correct its name",
-            "ipam.delegates[1].timeot: ipam-da-local does not read it: write timeout if that is meant",
+            "ipam.delegates[1].timeot: ipam-da-local does not read it: did you mean timeout?",
         ]
     );
 }

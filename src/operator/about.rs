@@ -1,4 +1,4 @@
-//! What delegates say of themselves: `about --json`.
+//! The answers of delegates to `about --json`.
 
 use std::collections::BTreeSet;
 
@@ -10,12 +10,12 @@ use crate::chain::query;
 use crate::chain::session::Session;
 use ipam_kit::delegate::Reach;
 
-/// What is known of a delegate.
+/// The description of a delegate.
 #[derive(Debug, Default)]
 pub(super) struct About {
-    /// Whose store an allocator takes leases from; `None` of one that does not say.
+    /// The reach of an allocator's store; `None` if it does not say.
     pub reach: Option<Reach>,
-    /// The keys of `ipam` that it reads; `None` claims every key.
+    /// The keys of `ipam` that it reads; `None` if it may read any key.
     pub keys: Option<BTreeSet<String>>,
     /// The keys that it reads of a range in `ipam.ranges`.
     pub of_ranges: BTreeSet<String>,

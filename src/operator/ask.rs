@@ -1,4 +1,4 @@
-//! Asking every allocator of a network, and this node's records about what they answer.
+//! Questions to every allocator of a network, and this node's records of the leases they answer.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -40,11 +40,11 @@ pub(crate) struct AllocatorLease {
 pub(crate) struct NodeRecords {
     state: StateDir,
     network: NetworkName,
-    /// Empty when it could not be told.
+    /// This node; empty if it is unknown.
     node: String,
 }
 
-/// Asks each allocator of the network that was typed; warnings and failures go to `printed`.
+/// Asks each allocator of the typed network; warnings and failures go to `printed`.
 ///
 /// # Errors
 /// No allocator of the network can be asked.
@@ -71,9 +71,7 @@ pub(crate) fn ask(
             let Some(input) = stage.input.filter(|_| !stage.step.is_selector()) else { continue };
             let name = &stage.step.name;
             if !stage.step.is_allocator() {
-                printed
-                    .warnings
-                    .push(format!("{name} is a standard plugin, which cannot be asked"));
+                printed.warnings.push(format!("{name} is a standard plugin and cannot be asked"));
                 continue;
             }
             asked += 1;
@@ -84,7 +82,7 @@ pub(crate) fn ask(
             for (i, row) in rows.into_iter().enumerate() {
                 let path = format!("{name}: its answer[{i}]");
                 let Value::Object(row) = row else {
-                    let message = format!("{path} is no object");
+                    let message = format!("{path}: expected an object");
                     printed.fail(&Error::new(ErrorCode::DELEGATE, message));
                     continue;
                 };
@@ -95,15 +93,15 @@ pub(crate) fn ask(
         }
     }
     if asked == 0 {
-        let message = format!("{}: nobody in its chain can be asked", found.name);
+        let message = format!("{}: no allocator of its chain can be asked", found.name);
         let error = Error::new(ErrorCode::DELEGATE, message);
         let error = printed.warnings.drain(..).fold(error, Error::advise);
-        return Err(error.advise("an allocator ipam-da-… can"));
+        return Err(error.advise("only allocators named ipam-da-… can"));
     }
     Ok(all)
 }
 
-/// [`ask`] for leases: a lease that two plugins of a network name is listed once.
+/// Asks each allocator for leases; a lease that two plugins of a network name is listed once.
 pub(crate) fn ask_leases(
     operator: &Operator,
     arguments: &[&str],
@@ -127,24 +125,24 @@ pub(crate) fn ask_leases(
     Ok(leases)
 }
 
-/// The rows of an allocator's answer.
+/// Reads the rows of an allocator's answer.
 pub(crate) fn rows(name: &str, answer: Value) -> Result<Vec<Value>> {
     match answer {
         Value::Array(rows) => Ok(rows),
-        _ => Err(Error::new(ErrorCode::DELEGATE, format!("{name}: its answer is no array"))),
+        _ => Err(Error::new(ErrorCode::DELEGATE, format!("{name}: its answer: expected an array"))),
     }
 }
 
-/// What this node's record of a lease's owner says.
+/// The state of a lease owner's record on this node.
 #[derive(Debug)]
 pub(crate) struct RecordState {
-    /// The record's state; `other` when it holds other addresses, `none` when there is none.
+    /// The record's state; `other` if it holds other addresses, `none` if it is missing.
     pub state: &'static str,
     pub record: Option<Record>,
 }
 
 impl AllocatorLease {
-    /// What the record of the owner says; nothing for another node's, or one without owner.
+    /// Looks up the record of the owner; `None` for a lease of another node, or without an owner.
     pub(super) fn record_state(&self) -> Option<RecordState> {
         let Ok(attachments) = self.attachments()? else {
             return Some(RecordState { state: "unreadable", record: None });
@@ -158,7 +156,8 @@ impl AllocatorLease {
         Some(best)
     }
 
-    /// The places of the records that may name it; none for another node's, or one without owner.
+    /// Lists the paths of the records that may name it; empty for a lease of another node, or without
+    /// an owner.
     ///
     /// # Errors
     /// The records could not be listed.
@@ -171,7 +170,8 @@ impl AllocatorLease {
             .collect())
     }
 
-    /// What its owner may be on this node; nothing for another node's, or one without owner.
+    /// Lists the attachments of this node that may own it; `None` for a lease of another node, or
+    /// without an owner.
     fn attachments(&self) -> Option<Result<Vec<Attachment>>> {
         let node_records = &self.node_records;
         let member = |key: &str| self.row.get(key).as_str();

@@ -1,9 +1,12 @@
-//! `attachments`: what this node knows of its attachments.
+//! `attachments`: this node's records.
 
 use super::call::Operator;
+use super::lock_holder::describe_holder;
 use super::other_identities::of_other_identities;
 use super::printed::Printed;
-use crate::chain::record::{Record, RecordFile, SetAside, attachments, networks, now, set_aside};
+use crate::chain::record::{
+    Record, RecordFile, SetAside, State, attachments, networks, now, set_aside,
+};
 use ipam_cli::{Column, Row};
 use ipam_kit::cni::{Attachment, NetworkName};
 use ipam_kit::error::{Error, Result};
@@ -27,8 +30,8 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
             aside.iter().map(|it| unreadable(network, &it.attachment, &why_aside(network, it))),
         );
     }
-    let noted = rows.iter().any(|row| !row.text("note").is_empty());
-    let columns = &COLUMNS[..COLUMNS.len() - usize::from(!noted)];
+    let has_why = rows.iter().any(|row| !row.get("why").is_null());
+    let columns = &COLUMNS[..COLUMNS.len() - usize::from(!has_why)];
     let mut printed = Printed::default();
     printed.warnings.extend(of_other_identities(&state));
     printed.set_rows(&operator.arguments, columns, rows);
@@ -43,18 +46,20 @@ const COLUMNS: &[Column] = &[
     Column::text("CHAIN", "chain"),
     Column::text("AGE", "ageSeconds"),
     Column::text("STATE", "state"),
-    // Shown where a record has one.
-    Column::text("NOTE", "note"),
+    // Shown if a record has one.
+    Column::text("WHY", "why"),
 ];
 
-/// One record, as shown.
+/// The row of one record; `None` if it is gone.
 fn row(state: &StateDir, network: &NetworkName, attachment: &Attachment) -> Option<Row> {
-    let (record, word) = match RecordFile::look(&state.record(network, attachment)) {
+    let path = state.record(network, attachment);
+    let (record, word, why) = match RecordFile::look(&path) {
         Presence::Absent => return None,
-        Presence::Held((record, true)) => (record, "busy"),
+        Presence::Held((record, true)) => (record, "busy", Some(describe_holder(&path))),
         Presence::Held((record, false)) => {
             let word = record.state().as_str();
-            (record, word)
+            let why = why_so(&record);
+            (record, word, why)
         }
         Presence::Unreadable(error) => {
             return Some(unreadable(
@@ -69,39 +74,53 @@ fn row(state: &StateDir, network: &NetworkName, attachment: &Attachment) -> Opti
     row.set("chain", last.map(|last| last.chain.clone()).unwrap_or_default().into());
     row.set("ageSeconds", last.map(|last| now().saturating_sub(last.time) / 1000).into());
     row.set_text("state", word);
+    row.set_text_or_null("why", why.as_deref());
     Some(row)
 }
 
-/// A record that cannot be read.
+/// Says why a record is in its state, and what ends it; `None` if it is held.
+fn why_so(record: &Record) -> Option<String> {
+    let why = match record.state() {
+        State::Held => return None,
+        State::Failed => "every ADD failed: the runtime's DEL removes it",
+        State::Unfinished => "an ADD was killed: the next DEL or GC releases its addresses",
+        State::Unsure => "released, but a claim may still commit: the DEL is repeated",
+        State::Forgotten => "the next DEL releases nothing and removes it",
+        State::Empty => "as after a loss of power: the runtime's DEL releases its addresses",
+    };
+    Some(why.to_owned())
+}
+
+/// The row of an unreadable record.
 fn unreadable(network: &NetworkName, attachment: &Attachment, why: &str) -> Row {
     let mut row = row_of_record(network, attachment, &Record::default());
     row.set_text("state", "unreadable");
-    row.set_text("note", why);
+    row.set_text("why", why);
     row
 }
 
-/// Why a record cannot be read, and what to do about it.
+/// Says why a record is unreadable, and what ends it.
 pub(crate) fn why_unreadable(
     network: &NetworkName,
     attachment: &Attachment,
     error: &Error,
 ) -> String {
-    // One of a newer program is for an upgrade to read.
+    // The record of a newer program needs an upgrade.
     if error.has_advice() {
         return error.in_full();
     }
     ended_by(network, attachment, &error.in_full())
 }
 
-/// Why a record is not read, and what ends it.
+/// Adds to the reason of an unreadable record what ends it.
 fn ended_by(network: &NetworkName, attachment: &Attachment, why: &str) -> String {
     let Attachment { container, ifname, .. } = attachment;
     format!(
-        "{why}; the runtime's DEL clears it, or, once its container is gone: ipam-delegated forget {network} {container} {ifname} --yes"
+        "{why}; the runtime's DEL removes it; if its container is gone: ipam-delegated forget {network} {container} {ifname} --yes"
     )
 }
 
-/// Why a record that was set aside is not read, and what ends it.
+/// Says why a record was set aside, and what ends it.
 pub(crate) fn why_aside(network: &NetworkName, aside: &SetAside) -> String {
     let why = format!("{} cannot be read", aside.path.display());
     ended_by(network, &aside.attachment, &why)

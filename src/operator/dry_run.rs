@@ -18,23 +18,23 @@ use ipam_kit::error::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct DryRunStage {
     pub step: Step,
-    /// What it would be recorded with; `None` when no pool is for it.
+    /// The run that ADD would record; `None` if it serves none of the pools.
     pub run: Option<Run>,
-    /// The configuration it gets on stdin; `None` when no pool is for it.
+    /// The configuration it gets on stdin; `None` if it serves none of the pools.
     pub input: Option<Value>,
     pub outcome: SelectorOutcome,
-    /// The pools that are known after it; `None` while no delegate has named any.
+    /// The pools after it; `None` while no delegate has named any.
     pub pools: Option<Vec<Value>>,
 }
 
-/// What became of a delegate in a dry run.
+/// The outcome of a delegate in a dry run.
 #[derive(Debug)]
 pub(crate) enum SelectorOutcome {
     /// A selector answered.
     Answered(Map<String, Value>),
     /// A selector failed.
     Failed(Error),
-    /// It is no selector, or has no pool to serve.
+    /// It is not a selector, or serves none of the pools.
     NotRun,
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn dry_run(session: &Session<'_>, plan: &Plan, verb: Verb) -> Result<
     Ok(stages)
 }
 
-/// A dry run of ADD, for the container that was typed or for one that does not exist.
+/// Runs ADD dry, for the typed container or for one that does not exist.
 pub(super) fn dry_add(operator: &Operator, ours: &OurPlugin) -> Result<Vec<DryRunStage>> {
     let arguments = &operator.arguments;
     let container = ContainerId::parse(arguments.value(&CONTAINER).unwrap_or("explain"))?;
@@ -90,7 +90,7 @@ pub(super) fn dry_add(operator: &Operator, ours: &OurPlugin) -> Result<Vec<DryRu
     for (name, value) in [
         ("CNI_CONTAINERID", container.as_str()),
         ("CNI_IFNAME", ifname.as_str()),
-        // ADD needs one; a selector has no business in it.
+        // ADD needs one; selectors do not enter it.
         ("CNI_NETNS", "/proc/self/ns/net"),
         ("CNI_ARGS", args),
     ] {

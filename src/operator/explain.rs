@@ -47,7 +47,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     Ok(printed)
 }
 
-/// What there is to say of a delegate, without secrets.
+/// Describes a delegate, without secrets.
 fn of_stage(stage: DryRunStage) -> Row {
     let mut row = Row::default();
     row.set_text("delegate", &stage.step.name);
@@ -61,21 +61,23 @@ fn of_stage(stage: DryRunStage) -> Row {
     row
 }
 
-/// What a delegate gets beside the step before it, and what it answers.
+/// Adds the input that a delegate gets beside the step before it, and its answer.
 fn describe(delegate: &Row, before: &Value, text: &mut String) {
     let (name, program) = (delegate.text("delegate"), delegate.text("program"));
     push_line(text, &format!("- {name}  {program}"));
     let (input, output) = (delegate.get("input"), delegate.get("output"));
     let error = delegate.text("error");
     if input.is_null() {
-        text.push_str("  is not run: no pool is for it\n");
+        text.push_str("  is skipped: it serves none of the pools\n");
         return;
     }
     let is_run = !error.is_empty() || output.is_object();
-    let gets = if is_run { "  gets\n" } else { "  is not run here; it would get\n" };
-    push_section(gets, "  as the one before it\n", text, |text| push_arrivals(before, input, text));
+    let gets = if is_run { "  gets\n" } else { "  is not run now; ADD would give it\n" };
+    push_section(gets, "  gets the same as the delegate before it\n", text, |text| {
+        push_arrivals(before, input, text)
+    });
     if !error.is_empty() {
-        push_line(text, &format!("  fails, and ADD with it: {error}"));
+        push_line(text, &format!("  fails, so ADD fails: {error}"));
     } else if let Value::Object(output) = output {
         push_section("  answers\n", "  changes nothing\n", text, |text| {
             push_changes(input, output, text)
@@ -83,7 +85,7 @@ fn describe(delegate: &Row, before: &Value, text: &mut String) {
     }
 }
 
-/// Lines below a head; another head where there are none.
+/// Adds lines below a head; `without` if it has none.
 fn push_section(head: &str, without: &str, text: &mut String, lines: impl FnOnce(&mut String)) {
     let mut below = String::new();
     lines(&mut below);
@@ -91,8 +93,8 @@ fn push_section(head: &str, without: &str, text: &mut String, lines: impl FnOnce
     text.push_str(&below);
 }
 
-/// The pools, static addresses and settings of an input that the one before it did not have so; `null`
-/// for a setting that is gone.
+/// Adds the pools, static addresses and settings of an input that differ from the one before it; `null`
+/// for a removed setting.
 fn push_arrivals(before: &Value, input: &Value, text: &mut String) {
     for key in ["pools", "static"] {
         let after = &input["prevResult"][key];
@@ -111,8 +113,8 @@ fn push_arrivals(before: &Value, input: &Value, text: &mut String) {
     }
 }
 
-/// What a selector's answer adds to what it got: pools, routes, dns, and settings; and what of its source
-/// it only remembers.
+/// Adds the pools, routes, dns and settings of a selector's answer that differ from its input, and the
+/// settings that it only remembers.
 fn push_changes(input: &Value, output: &Map<String, Value>, text: &mut String) {
     for key in ["pools", "static", "routes", "dns"] {
         match output.get(key) {

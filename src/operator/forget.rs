@@ -1,4 +1,4 @@
-//! `forget`: drops the record of an attachment that no DEL can end: its store does not come back, or it cannot be read.
+//! `forget`: drops a record that no DEL can end: its store is permanently lost, or it is unreadable.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -66,18 +66,18 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
             ErrorCode::UNKNOWN_CONTAINER,
             format!("no record of {container} on {network} in {}", folder.display()),
         )
-        .advise("ipam-delegated attachments lists what there is"));
+        .advise("ipam-delegated attachments lists the records; write the whole container id"));
     }
     Ok(Printed::text(text))
 }
 
-/// What a record that cannot be read leaves.
-const UNKNOWN: &str = "what it held is not known, so an allocator may still hold it";
+/// The rest of an unreadable record.
+const UNKNOWN: &str = "its addresses are unknown, and an allocator may still hold them";
 
-/// What there is to say of an attachment without a record, as of a container from before a move.
-const UNRECORDED: &str = "there is no record of it, and its next DEL releases nothing";
+/// The remark on an attachment without a record, such as a container from before a move.
+const UNRECORDED: &str = "it has no record, and its next DEL releases nothing";
 
-/// Has the next DEL of an attachment without a record release nothing.
+/// Makes the next DEL of an attachment without a record release nothing.
 fn record_forgotten(path: &Path) -> Result<()> {
     let Opened { mut file, record, .. } = RecordFile::open(path)?;
     // An ADD may have come between.
@@ -91,7 +91,7 @@ fn push_forgotten(text: &mut String, yes: bool, about: &str) {
     }
 }
 
-/// What dropping a record would leave behind; `None` without a record.
+/// Describes the leases that dropping a record would leave; `None` without a record.
 fn preview(path: &Path) -> Option<String> {
     match RecordFile::look(path) {
         Presence::Absent => None,
@@ -101,7 +101,7 @@ fn preview(path: &Path) -> Option<String> {
     }
 }
 
-/// Drops a record, and tells what that leaves behind.
+/// Drops a record, and describes the leases that it leaves.
 fn drop_record(path: &Path) -> Result<Option<String>> {
     let opened = match RecordFile::open_existing(path, Duration::ZERO)? {
         Presence::Absent => return Ok(None),
@@ -128,7 +128,7 @@ fn remove(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What stays behind in the stores when a record is dropped.
+/// Describes the leases that stay in the stores without the record.
 fn describe_left(record: &Record) -> String {
     let mut delegates: Vec<&str> = Vec::new();
     for run in record.runs() {
@@ -138,11 +138,11 @@ fn describe_left(record: &Record) -> String {
         }
     }
     if delegates.is_empty() {
-        return "no delegate had run for it".to_owned();
+        return "no delegate has run for it".to_owned();
     }
     let what = match record.held() {
         Some((held, _)) => held.ips().join(", "),
-        None => "an address for it".to_owned(),
+        None => "an address of it".to_owned(),
     };
     format!("{} may still hold {what}", delegates.join(", "))
 }

@@ -1,4 +1,5 @@
-//! What takes a container for gone: the boot, its network namespace and the runtimes' result cache.
+//! The witnesses that a container is gone: the boot, its network namespace and the runtimes' result
+//! cache.
 
 use std::cell::OnceCell;
 use std::path::Path;
@@ -13,10 +14,10 @@ use ipam_kit::cni::{Attachment, NetworkName};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::{InhabitedNamespaces, Netns, ResultCache, boot_id};
 
-/// What is asked of each record. A witness that cannot be heard speaks for no container.
+/// The witnesses to ask about each record.
 pub(crate) struct Witnesses {
     boot: String,
-    /// `None` where the operator says that no runtime keeps one.
+    /// `None` if the operator says that no runtime keeps one.
     cache: Option<ResultCache>,
     /// Namespaces without a process count as gone, too.
     pinned: bool,
@@ -24,17 +25,17 @@ pub(crate) struct Witnesses {
 }
 
 impl Witnesses {
-    /// Hears whether each can be asked.
+    /// Checks that each can be asked.
     ///
     /// # Errors
-    /// The boot, the processes or the result cache cannot be looked at, so that running containers
-    /// would be taken for gone.
+    /// Error 5: the boot id, the processes or the result cache cannot be read, so that running
+    /// containers would count as gone.
     pub(super) fn open(operator: &Operator) -> Result<Self> {
         let pinned = operator.arguments.has(&PINNED);
         let cache = cache(operator, pinned)?;
         let boot = boot_id();
         if boot.is_empty() || Path::new("/proc/self/ns/net").symlink_metadata().is_err() {
-            let message = "the boot or the processes of this machine cannot be seen in /proc";
+            let message = "cannot read the boot id and the processes of this host in /proc";
             return Err(
                 Error::new(ErrorCode::IO, message).advise("mount /proc, and run reap on the host")
             );
@@ -42,7 +43,7 @@ impl Witnesses {
         Ok(Self { boot, cache, pinned, inhabited: OnceCell::new() })
     }
 
-    /// Why a container is gone; else why it may be running.
+    /// Says why a container is gone; `Err` says why it may be running.
     pub(super) fn why_gone(
         &self,
         record: &Record,
@@ -50,7 +51,7 @@ impl Witnesses {
         attachment: &Attachment,
     ) -> Result<&'static str, &'static str> {
         if record.attempts.last().is_some_and(|last| !self.is_of_this_boot(last)) {
-            return Ok("it is of an earlier boot");
+            return Ok("it is from an earlier boot");
         }
         let mut pinned = false;
         for attempt in &record.attempts {
@@ -60,10 +61,10 @@ impl Witnesses {
             let path = &attempt.header.netns;
             match Netns::at(path) {
                 Netns::Stands if self.is_inhabited(path) => {
-                    return Err("its network namespace stands");
+                    return Err("its network namespace exists");
                 }
                 Netns::Stands => pinned = true,
-                Netns::Unknown => return Err("its network namespace cannot be looked at"),
+                Netns::Unknown => return Err("its network namespace cannot be inspected"),
                 Netns::Gone => {}
             }
         }
@@ -73,12 +74,12 @@ impl Witnesses {
             .is_some_and(|cache| cache.names(network, &attachment.container, &attachment.ifname));
         match (pinned, is_cached) {
             (true, true) => Err(
-                "no process lives in its network namespace, but the runtime's result cache names it",
+                "no process is in its network namespace, but the runtime's result cache names it",
             ),
-            (true, false) if self.pinned => Ok("no process lives in its network namespace"),
-            (true, false) => Err(
-                "its network namespace stands, but no process lives in it: --pinned releases it",
-            ),
+            (true, false) if self.pinned => Ok("no process is in its network namespace"),
+            (true, false) => {
+                Err("its network namespace exists, but no process is in it: --pinned releases it")
+            }
             (false, true) => {
                 Err("its network namespace is gone, but the runtime's result cache names it")
             }
@@ -92,31 +93,33 @@ impl Witnesses {
         boot.is_empty() || *boot == self.boot
     }
 
-    /// Whether a process lives in a namespace, or may do so.
+    /// Whether a process is in a namespace, or may be.
     fn is_inhabited(&self, path: &str) -> bool {
         let inhabited = self.inhabited.get_or_init(|| {
             let namespaces = InhabitedNamespaces::look();
-            namespaces.inspect_err(|error| warn!("processes cannot be looked at: {error}")).ok()
+            namespaces
+                .inspect_err(|error| warn!("cannot inspect the processes of this host: {error}"))
+                .ok()
         });
         inhabited.as_ref().is_none_or(|inhabited| inhabited.has(path))
     }
 }
 
-/// The runtimes' result cache; `None` where the operator says so.
+/// Opens the runtimes' result cache; `None` with `--no-cache`.
 fn cache(operator: &Operator, pinned: bool) -> Result<Option<ResultCache>> {
     let arguments = &operator.arguments;
     if arguments.has(&NO_CACHE) {
         let alone = !pinned && arguments.value(&CACHE_DIR).is_none();
-        let message = "--no-cache excludes --cache-dir and --pinned";
+        let message = "--no-cache cannot be combined with --cache-dir or --pinned";
         return if alone { Ok(None) } else { Err(usage_error(message)) };
     }
     let cache = operator.cache();
     cache.can_be_asked().map_err(|error| {
         let folder = cache.folder().display();
-        let message = format!("the runtimes' result cache {folder} cannot be read");
+        let message = format!("cannot read the runtimes' result cache {folder}");
         Error::new(ErrorCode::IO, message).caused_by(error).advise(
-            "name it with --cache-dir DIR; without it running containers may be taken for gone; \
-             where no runtime of this host keeps one: --no-cache",
+            "name the cache with --cache-dir DIR, so that reap sees which containers run; if no \
+             runtime of this host keeps one, add --no-cache",
         )
     })?;
     Ok(Some(cache))

@@ -1,4 +1,4 @@
-//! `list`: who holds which address.
+//! `list`: the leases of a network.
 
 use super::ask::{AllocatorLease, ask_leases};
 use super::call::Operator;
@@ -6,7 +6,7 @@ use super::printed::Printed;
 use ipam_cli::{Row, print_leases};
 use ipam_kit::error::Result;
 
-/// The question that an allocator answers with all its leases of the network.
+/// The arguments that an allocator answers with all its leases of the network.
 pub(crate) const QUESTION: [&str; 4] = ["list", "--json", "--config", "-"];
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
@@ -16,12 +16,12 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     Ok(printed)
 }
 
-/// Prints leases as allocators gave them, each with the word of its owner's record.
+/// Prints leases as allocators gave them, each with the state of its owner's record.
 pub(crate) fn show(operator: &Operator, leases: &[AllocatorLease], printed: &mut Printed) {
     printed.text = print_leases(&operator.arguments, leases.iter().map(row));
 }
 
-/// A row as the allocator gave it, and what the record says.
+/// The row of an allocator, with the state of the owner's record.
 fn row(lease: &AllocatorLease) -> Row {
     let mut row = lease.row.clone();
     let says = lease.record_state();

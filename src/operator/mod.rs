@@ -1,4 +1,4 @@
-//! The verbs an operator types, in a call without `CNI_COMMAND`: one file a verb.
+//! The verbs an operator types, in a call without `CNI_COMMAND`: one file for each verb.
 
 mod about;
 mod ask;
@@ -10,6 +10,7 @@ mod forget;
 mod gone;
 mod lint;
 mod list;
+mod lock_holder;
 mod network;
 mod options;
 mod origins;
@@ -39,7 +40,7 @@ use ipam_kit::error::Result;
 use ipam_kit::text::visible;
 use printed::Printed;
 
-/// Runs an operator's verb and prints what it found: exit 0, or 1 with the error on stderr.
+/// Runs an operator's verb and prints its output: exit 0, or 1 with the error on stderr.
 pub(crate) fn main(
     presets: &'static [Preset],
     program: PathBuf,
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_an_error() {
+    fn a_mistyped_call_is_an_error() {
         for words in [
             &["frob"][..],
             &["forget", "net"],

@@ -25,11 +25,11 @@ pub(crate) struct NetworkFile {
     pub plugins: Vec<Map<String, Value>>,
 }
 
-/// Finds a network: `word` is a path where it has a slash or the ending of a configuration, else a
-/// name that is looked up in `folder`, or in the runtimes' own folders.
+/// Finds a network. `word` is a path if it has a slash or the ending of a configuration, else a name
+/// that is looked up in `folder`, or in the runtimes' own folders.
 ///
 /// # Errors
-/// Error 7 when there is no such network, or when several files define it differently.
+/// Error 7: the network is missing, or several files define it differently.
 pub(crate) fn find_network(word: &str, folder: Option<&str>) -> Result<NetworkFile> {
     let ending = Path::new(word).extension().and_then(OsStr::to_str).unwrap_or_default();
     if word.contains('/') || ENDINGS.contains(&ending) {
@@ -44,15 +44,18 @@ pub(crate) fn find_network(word: &str, folder: Option<&str>) -> Result<NetworkFi
             Err(error) => unreadable.push(error.in_full()),
             Ok(config) => match config.get("name").and_then(Value::as_str) {
                 Some(name) if name == word => named.push((file, config)),
-                other => others.extend(other.map(str::to_owned)),
+                Some(other) if !others.iter().any(|it| it == other) => {
+                    others.push(other.to_owned());
+                }
+                _ => {}
             },
         }
     }
     let Some((file, config)) = named.first() else {
-        let message = format!("no network {word:?} in {}", folders(folder).join(" or "));
+        let message = format!("network {word:?} not found in {}", folders(folder).join(" or "));
         let mut error = Error::new(ErrorCode::INVALID_CONFIG, message);
         if !others.is_empty() {
-            error = error.advise(format!("there are: {}", others.join(", ")));
+            error = error.advise(format!("networks there: {}", others.join(", ")));
         }
         if !unreadable.is_empty() {
             error = error.advise(unreadable.join("; "));
@@ -66,7 +69,7 @@ pub(crate) fn find_network(word: &str, folder: Option<&str>) -> Result<NetworkFi
             other.display()
         );
         return Err(Error::new(ErrorCode::INVALID_CONFIG, message)
-            .advise("remove one, or name the path of the one that is meant"));
+            .advise("remove one, or name the network by the path of its file"));
     }
     plugins(file, config)
 }
@@ -108,8 +111,8 @@ fn files(folder: Option<&str>) -> Vec<PathBuf> {
     files
 }
 
-/// Adds the configuration files of a folder, by name; none where there is no such folder. Folders,
-/// FIFOs and the like are none.
+/// Adds the configuration files of a folder, by name. A missing folder adds nothing; folders, FIFOs and
+/// the like are skipped.
 fn configurations(folder: &Path, files: &mut Vec<PathBuf>) {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -160,7 +163,7 @@ fn plugins(file: &Path, config: &Map<String, Value>) -> Result<NetworkFile> {
     Ok(NetworkFile { file: file.to_owned(), name: name.to_owned(), plugins })
 }
 
-/// What libcni puts into each plugin: the newest version of both keys that is known.
+/// The version that libcni puts into each plugin: the newest known one of both keys.
 fn version_of_list(config: &Map<String, Value>) -> Option<Value> {
     let single = config.get("cniVersion");
     let mut newest = None;
@@ -228,7 +231,7 @@ mod tests {
         assert!(find_in(&temp, "net").is_ok(), "twice the same is no contradiction");
         let error = find_in(&temp, "nets").unwrap_err().in_full();
         assert!(
-            error.contains("no network \"nets\"") && error.contains("there are: net, net, blue"),
+            error.contains("network \"nets\" not found") && error.contains("there: net, blue;"),
             "{error}"
         );
         fs::write(temp.path().join("c.conf"), one(2).to_string()).unwrap();

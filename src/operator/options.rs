@@ -4,7 +4,7 @@ use ipam_cli::OptionSpec;
 
 pub(super) const CLAIM_ONLY: OptionSpec = OptionSpec::flag(
     "claim-only",
-    "claim, but do not trust the store yet: first on every node, then again without it",
+    "claim, but do not trust the store yet: run this on every node first",
 );
 
 pub(super) const CONTAINER: OptionSpec =
@@ -44,7 +44,7 @@ pub(super) const NO_CACHE: OptionSpec =
     OptionSpec::flag("no-cache", "no runtime of this host keeps a result cache");
 
 pub(super) const PINNED: OptionSpec =
-    OptionSpec::flag("pinned", "release also where no process lives in the network namespace");
+    OptionSpec::flag("pinned", "also release if no process is in the network namespace");
 
 pub(super) const TIMEOUT: OptionSpec =
     OptionSpec::with_value("timeout", "TIME", "the time for all records, instead of 5m");

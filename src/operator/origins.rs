@@ -1,4 +1,4 @@
-//! Whose the pools of a chain are: the selector that named each, and those that have changed it since.
+//! The origins of a chain's pools: the selector that named each, and those that changed it.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::chain::served::describe_pool;
 use ipam_cli::push_line;
 use ipam_kit::text::masked;
 
-/// A pool, with the places in the chain of those that it is of.
+/// A pool, with the places of its selectors in the chain.
 #[derive(Clone, Debug)]
 pub(super) struct Origin {
     pub pool: Value,
@@ -17,10 +17,10 @@ pub(super) struct Origin {
     changed_by: Vec<usize>,
 }
 
-/// The pools that are known after each delegate of a dry run.
+/// The pools after each delegate of a dry run.
 #[derive(Debug)]
 pub(super) struct Origins {
-    /// The delegates' names, those that are there twice with their place.
+    /// The delegates' names, with their place if a name is there twice.
     pub names: Vec<String>,
     pub after: Vec<Vec<Origin>>,
 }
@@ -41,7 +41,7 @@ impl Origins {
         Self { names, after }
     }
 
-    /// The pools after a delegate as JSON: the places of those that they are of count from 0.
+    /// The pools after a delegate as JSON, with the places of their selectors, counted from 0.
     pub(super) fn to_json(&self, place: usize) -> Value {
         let mut origins = Vec::new();
         for Origin { pool, named_by, changed_by } in &self.after[place] {
@@ -51,13 +51,13 @@ impl Origins {
         origins.into()
     }
 
-    /// Adds whose the pools after a selector are, where there were some before it.
+    /// Adds the origins of the pools after a selector, if there were pools before it.
     pub(super) fn describe(&self, place: usize, text: &mut String) {
         let there = place.checked_sub(1).map_or(0, |before| self.after[before].len());
         if there == 0 || self.after[place].is_empty() {
             return;
         }
-        text.push_str("  whose the pools are\n");
+        text.push_str("  where the pools come from\n");
         for Origin { pool, named_by, changed_by } in &self.after[place] {
             let names: Vec<&str> = changed_by.iter().map(|by| &*self.names[*by]).collect();
             let changed = match &names[..] {

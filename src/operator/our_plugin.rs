@@ -1,4 +1,4 @@
-//! The plugins of a network whose addresses come from us, and a chain's session for each.
+//! The plugins of a network whose addresses come from this project, and requests for each.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub(crate) struct OurPlugin {
     pub network: Network,
 }
 
-/// Whether a plugin's section `ipam` is ours.
+/// The owner of a plugin's section `ipam`.
 enum Ownership {
     Ours,
     /// It has the name of a preset, but another program of that name comes first.
@@ -37,31 +37,39 @@ enum Ownership {
 }
 
 impl Operator {
-    /// The network that the first operand names.
+    /// Finds the network that the first operand names.
     pub(super) fn network(&self) -> Result<NetworkFile> {
         find_network(self.arguments.operand(0).unwrap_or_default(), self.arguments.value(&CONF_DIR))
     }
 
-    /// The plugins of a network that are ours.
+    /// Finds the plugins of a network that are ours.
     ///
     /// # Errors
-    /// Error 7 when none is.
+    /// Error 7: the network has none.
     pub(super) fn our_plugins(&self, found: &NetworkFile) -> Result<Vec<OurPlugin>> {
         let ours = self.plugins(found, false)?;
         if ours.is_empty() {
-            let message = format!("{}: no plugin of it is ours", found.file.display());
-            return Err(Error::new(ErrorCode::INVALID_CONFIG, message)
-                .advise("ipam.type is ipam-delegated, an allocator ipam-da-…, or the name of a preset whose program in the plugin path is this one"));
+            let types = found.plugins.iter().filter_map(|plugin| plugin.get("ipam")?.get("type"));
+            let types: Vec<String> = types.map(Value::to_string).collect();
+            let message = format!(
+                "{} does not use ipam-delegated: its ipam.type is {}",
+                found.file.display(),
+                if types.is_empty() { "missing".to_owned() } else { types.join(", ") }
+            );
+            return Err(Error::new(ErrorCode::INVALID_CONFIG, message).advise(
+                "expected ipam-delegated, an allocator ipam-da-…, or a preset's name if this \
+                 program is the first of that name in the plugin path",
+            ));
         }
         Ok(ours)
     }
 
-    /// [`Operator::our_plugins`], for a network that need not be ours.
+    /// Finds the plugins of a network that are ours; the list may be empty.
     pub(super) fn our_plugins_if_any(&self, found: &NetworkFile) -> Result<Vec<OurPlugin>> {
         self.plugins(found, false)
     }
 
-    /// The plugins that are ours, and those that a preset could replace.
+    /// Finds the plugins that are ours, and those that a preset could replace.
     pub(super) fn our_plugins_and_replaceable(
         &self,
         found: &NetworkFile,
@@ -109,7 +117,7 @@ impl Operator {
         }
     }
 
-    /// The plugin folders that were typed; else our own program's and those of the distributions.
+    /// The typed plugin folders, or the folder of this program and those of the distributions.
     pub(super) fn cni_path(&self) -> Vec<PathBuf> {
         if let Some(path) = self.arguments.value(&CNI_PATH) {
             return std::env::split_paths(path).filter(|p| !p.as_os_str().is_empty()).collect();
@@ -132,7 +140,7 @@ impl Operator {
         std::env::split_paths(path).find(|folder| folder.join(&self.program).is_file())
     }
 
-    /// A request as a runtime would make it, but for a verb that a person typed.
+    /// Makes a request as a runtime would, for a verb that a person typed.
     pub(super) fn request(&self, network: Network, path: &[PathBuf]) -> Result<Request> {
         let mut environment = self.environment.clone();
         let joined = std::env::join_paths(path).unwrap_or_else(|_| OsString::new());
@@ -143,7 +151,7 @@ impl Operator {
         self.request_in(network, environment)
     }
 
-    /// [`Operator::request`] with variables of an attachment.
+    /// Makes a request with the variables of an attachment.
     pub(super) fn request_in(&self, network: Network, environment: Environment) -> Result<Request> {
         Ok(Request {
             verb: Verb::Status,
@@ -171,7 +179,7 @@ impl NetworkFile {
 }
 
 impl OurPlugin {
-    /// The plan of the chain; of an allocator without a chain, the allocator alone.
+    /// Makes the plan of the chain; for an allocator without a chain, the allocator alone.
     pub(super) fn plan(&self, session: &Session<'_>) -> Result<Plan> {
         if !is_allocator(&self.kind) {
             return session.plan();

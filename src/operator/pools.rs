@@ -1,4 +1,4 @@
-//! `pools`: how full the pools are.
+//! `pools`: the use of each pool.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::printed::Printed;
 use ipam_cli::{PoolRow, Row, print_pools};
 use ipam_kit::error::{ErrorCode, Result};
 
-/// The question that an allocator answers with its pools.
+/// The arguments that an allocator answers with its pools.
 pub(crate) const QUESTION: [&str; 4] = ["pools", "--json", "--config", "-"];
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {

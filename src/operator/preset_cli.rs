@@ -18,7 +18,7 @@ use ipam_kit::error::{Error, ErrorCode, Result};
 /// without arguments runs this program with it.
 const COMPOSE: &str = "ipam";
 
-/// What a person calls a preset by.
+/// A person's call of a preset.
 pub(crate) struct PresetCli<'a> {
     pub chain: &'a Chain,
     pub preset: &'static Preset,

@@ -1,7 +1,7 @@
 use ipam_cli::{Arguments, Column, Row, print_rows};
 use ipam_kit::error::{Error, Result};
 
-/// What a verb prints.
+/// The output of a verb.
 #[derive(Debug, Default)]
 pub(super) struct Printed {
     pub text: String,
@@ -16,7 +16,7 @@ impl Printed {
         Self { text, ..Self::default() }
     }
 
-    /// What succeeded; a failure becomes a warning, and the exit status 1.
+    /// Unwraps a success; a failure becomes a warning, and the exit status 1.
     pub(super) fn keep<T>(&mut self, outcome: Result<T>) -> Option<T> {
         outcome.map_err(|error| self.fail(&error)).ok()
     }

@@ -1,5 +1,5 @@
-//! `reap`: GC for runtimes that never call it. Releases, by the record and through GC's limits,
-//! what attachments of an earlier boot, or without a network namespace, have left.
+//! `reap`: GC for runtimes that never call it. Releases, by the record and within GC's limits, the
+//! addresses of attachments from an earlier boot or without a network namespace.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -26,7 +26,7 @@ use ipam_kit::error::Result;
 use ipam_kit::host::{Settings, StateDir, parse_duration};
 use ipam_kit::presence::Presence;
 
-/// The time for all records, where none is typed.
+/// The time for all records without `--timeout`.
 const TIME: Duration = Duration::from_secs(300);
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
@@ -38,8 +38,11 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     };
     let time = match operator.arguments.value(&TIMEOUT) {
         None => TIME,
-        Some(text) => parse_duration(text)
-            .ok_or_else(|| usage_error(format!("--timeout: {text:?} is no duration, as 90s")))?,
+        Some(text) => parse_duration(text).ok_or_else(|| {
+            usage_error(format!(
+                "--timeout: invalid duration {text:?}: expected one such as 90s or 5m"
+            ))
+        })?,
     };
     let witnesses = Witnesses::open(operator)?;
     let reaper =
@@ -75,7 +78,7 @@ const COLUMNS: &[Column] = &[
     Column::text("WHY", "why"),
 ];
 
-/// What became of a record.
+/// The outcome of a record.
 type ReapOutcome = &'static str;
 
 const KEPT: ReapOutcome = "kept";
@@ -87,12 +90,12 @@ const FAILED: ReapOutcome = "failed";
 /// It was not tried, and stays for the next time.
 const LEFT: ReapOutcome = "left";
 
-/// It names no delegate that a DEL could be given to, but a lease may stand.
-const NOTHING_IN_IT: &str = "it is empty, as a loss of power leaves it: the runtime's DEL clears it, or ipam-delegated release";
+/// It names no delegate to send a DEL to, but the allocator may hold a lease.
+const NOTHING_IN_IT: &str = "it is empty, as after a loss of power: the runtime's DEL removes it, or ipam-delegated release";
 
 /// Nothing in it tells whether the container is gone.
 const FORGOTTEN: &str =
-    "it was forgotten: the runtime's DEL clears it, or ipam-delegated forget once more";
+    "it was forgotten: the runtime's DEL removes it, or a second ipam-delegated forget";
 
 struct Reaper<'a> {
     operator: &'a Operator,
@@ -155,7 +158,7 @@ impl Reaper<'_> {
         Some(ReapEntry { network: network.clone(), attachment, record, state, why, outcome })
     }
 
-    /// Why a record is to be released; else why it is kept.
+    /// Says why a record is stale; `Err` says why it is kept.
     fn why_stale(
         &self,
         record: &Record,
@@ -171,12 +174,12 @@ impl Reaper<'_> {
             return Err(why);
         }
         if record.released().is_some() {
-            return Ok("its DEL is to be repeated");
+            return Ok("its DEL is due again");
         }
         self.witnesses.why_gone(record, network, attachment)
     }
 
-    /// Releases what is to be released, the oldest first, until the time is over.
+    /// Releases the stale records, the oldest first, until the deadline.
     fn release_all(&self, seen: &mut [ReapEntry], mut round: ReleaseRound, printed: &mut Printed) {
         let mut due: Vec<&mut ReapEntry> =
             seen.iter_mut().filter(|it| it.outcome == WOULD).collect();
@@ -201,7 +204,7 @@ impl Reaper<'_> {
         }
     }
 
-    /// Judges once more, now under the record's lock, and releases; tells why where that is new.
+    /// Judges once more, under the record's lock, and releases; returns the reason if it is new.
     fn release(
         &self,
         seen: &ReapEntry,

@@ -1,4 +1,4 @@
-//! The call that a runtime would make for what a record names.
+//! The call that a runtime would make for a record.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,8 @@ use ipam_kit::delegate::Request;
 use ipam_kit::error::Result;
 
 impl Operator {
-    /// A request on the network of a record, as it was recorded, with the section `ipam` of today:
-    /// secrets, the way to the store and the time are taken from it.
+    /// Makes a request on the network of a record, as it was recorded. Secrets, servers, files and the
+    /// timeout come from the present section `ipam`.
     pub(super) fn recorded_request(
         &self,
         network: &NetworkName,

@@ -1,5 +1,5 @@
-//! The keys of the reference plugins (github.com/containernetworking/plugins, 1.0 to 1.9), which say
-//! nothing of themselves. They read keys in any letters.
+//! The keys of the reference plugins (github.com/containernetworking/plugins, 1.0 to 1.9), which do
+//! not answer `about`. They read keys in upper and lower case.
 
 use ipam_kit::keys::OF_HOST_LOCAL;
 

@@ -1,4 +1,4 @@
-//! `release`: takes addresses back into their pools, whoever holds them.
+//! `release`: takes addresses back into their pools, from any owner.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use super::ask::{AllocatorLease, ask_leases};
 use super::call::Operator;
 use super::list::show;
 use super::printed::Printed;
-use super::who::parse;
+use super::who::{not_held, parse};
 use crate::chain::record::{Opened, RecordFile};
 use ipam_cli::{NAME_WHOLE_ID, OptionSpec, release_summary, usage_error};
 use ipam_kit::cni::address::parse_cidr;
@@ -14,13 +14,14 @@ use ipam_kit::error::{Error, ErrorCode, Result};
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let options = &operator.arguments;
-    let mut addresses = Vec::new();
+    let mut typed: Vec<IpAddr> = Vec::new();
     for word in options.operands().iter().skip(1) {
-        let address = parse(word)?.to_string();
-        if !addresses.contains(&address) {
-            addresses.push(address);
+        let address = parse(word)?;
+        if !typed.contains(&address) {
+            typed.push(address);
         }
     }
+    let addresses: Vec<String> = typed.iter().map(IpAddr::to_string).collect();
     let mut question = vec!["release", "--json", "--config", "-"];
     match (options.value(&OptionSpec::OWNER), options.value(&OptionSpec::NODE), &addresses[..]) {
         (Some(owner), None, []) if !owner.is_empty() => question.extend(["--owner", owner]),
@@ -28,7 +29,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         (None, None, [_, ..]) => question.extend(addresses.iter().map(String::as_str)),
         _ => {
             return Err(usage_error(
-                "release takes a network, and either addresses, --owner or --node",
+                "release needs NETWORK and one of: ADDRESS…, --owner CONTAINER[/IFNAME], --node NODE",
             ));
         }
     }
@@ -39,12 +40,10 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let mut printed = Printed::default();
     let leases = ask_leases(operator, &question, &mut printed)?;
     if !printed.failed {
-        for address in &addresses {
-            if leases.iter().any(|lease| lease.address.to_string() == *address) {
-                continue;
+        for address in &typed {
+            if !leases.iter().any(|lease| lease.address == *address) {
+                printed.fail(&not_held(operator, *address));
             }
-            let message = format!("nobody holds {address}");
-            printed.fail(&Error::new(ErrorCode::NOT_HELD, message));
         }
         if let (Some(owner), true) = (options.value(&OptionSpec::OWNER), leases.is_empty()) {
             let message = format!("{owner} holds no address");
@@ -65,7 +64,10 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     if yes {
         for lease in &leases {
             let noted = remove_from_record(lease).map_err(|error| {
-                error.within(format_args!("{} is released, but not noted", lease.address))
+                error.within(format_args!(
+                    "{} is released, but its record still names it",
+                    lease.address
+                ))
             });
             printed.keep(noted);
         }
@@ -76,8 +78,8 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     Ok(printed)
 }
 
-/// Takes a released address out of what the record of its owner says is held, so that `reassert` does
-/// not claim it again. What the delegates are owed at a DEL stays.
+/// Removes a released address from the held ones in its owner's record, so that `reassert` does not
+/// claim it again. The delegates to send a DEL to stay in the record.
 fn remove_from_record(lease: &AllocatorLease) -> Result<()> {
     for path in lease.records()? {
         let opened = RecordFile::open_existing(&path, RecordFile::PATIENCE)?.known()?;
@@ -91,7 +93,7 @@ fn remove_from_record(lease: &AllocatorLease) -> Result<()> {
             let Some(at) = at.filter(|_| by_it) else { continue };
             match &mut ran.run.pools {
                 _ if granted.ips.len() == 1 => granted.leases.clear(),
-                // Each stays beside the pool that it is of.
+                // Each stays beside its pool.
                 Some(pools) if pools.len() == granted.ips.len() => drop(pools.remove(at)),
                 _ => {}
             }
@@ -104,18 +106,17 @@ fn remove_from_record(lease: &AllocatorLease) -> Result<()> {
     Ok(())
 }
 
-/// Why a container may be running with the address.
+/// Warns if a container may be running with the address.
 fn use_warning(lease: &AllocatorLease) -> Option<String> {
     let container = lease.row.text("containerID");
     let address = lease.address;
     match lease.record_state()?.state {
         "held" => Some(format!(
-            "the record of {container} says that it holds {address}: its container may be \
-             running with it"
+            "{container} holds {address} by its record: the container may be running with it"
         )),
         "none" => Some(format!(
-            "there is no record of {container}, which holds {address}: it is from before a \
-             take-over, or a leak: look whether it runs"
+            "{container} holds {address} without a record: it is from before a move, or a leak; \
+             check whether it runs"
         )),
         _ => None,
     }

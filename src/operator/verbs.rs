@@ -11,83 +11,83 @@ use crate::chain::Preset;
 use ipam_cli::{Cli, CliVerb, OptionSpec};
 use ipam_kit::error::Result;
 
-/// What runs a verb.
+/// A function that runs a verb.
 pub(super) type RunVerb = fn(&Operator) -> Result<Printed>;
 
 const VERBS: &[CliVerb<RunVerb>] = &[
     CliVerb {
         name: "list",
         operands: &["NETWORK"],
-        about: "who holds which address, and what this node's records say of it",
+        about: "lists which container holds which address, with the state of its record",
         options: &[OptionSpec::JSON],
         run: list::run,
     },
     CliVerb {
         name: "who",
         operands: &["NETWORK", "ADDRESS"],
-        about: "who holds one address",
+        about: "shows which container and pod holds one address, or why it is free",
         options: &[OptionSpec::JSON],
         run: who::run,
     },
     CliVerb {
         name: "pools",
         operands: &["NETWORK"],
-        about: "how full the pools are, with a map of each",
+        about: "shows how full each pool is, with a map",
         options: &[OptionSpec::JSON, OptionSpec::ASCII],
         run: pools::run,
     },
     CliVerb {
         name: "release",
         operands: &["NETWORK", "[ADDRESS…]"],
-        about: "takes addresses back into their pools; a dry run unless --yes",
+        about: "releases addresses; a dry run without --yes",
         options: &[OptionSpec::JSON, OptionSpec::YES, OptionSpec::OWNER, OptionSpec::NODE],
         run: release::run,
     },
     CliVerb {
         name: "attachments",
         operands: &["[NETWORK]"],
-        about: "what this node's records say of its attachments",
+        about: "lists the records of this node's attachments, with state and reason",
         options: &[OptionSpec::JSON],
         run: attachments::run,
     },
     CliVerb {
         name: "reap",
         operands: &["[NETWORK]"],
-        about: "releases what containers that are gone have left; a dry run unless --yes",
+        about: "releases addresses of containers that are gone; a dry run without --yes",
         options: &[OptionSpec::JSON, OptionSpec::YES, PINNED, TIMEOUT, CACHE_DIR, NO_CACHE],
         run: reap::run,
     },
     CliVerb {
         name: "reassert",
         operands: &["[NETWORK]"],
-        about: "claims again in a restored store what containers hold; a dry run unless --yes",
+        about: "claims recorded addresses in a restored store; a dry run without --yes",
         options: &[OptionSpec::JSON, OptionSpec::YES, CLAIM_ONLY],
         run: reassert::run,
     },
     CliVerb {
         name: "forget",
         operands: &["NETWORK", "CONTAINER", "[IFNAME]"],
-        about: "drops a record that no DEL can end; a dry run unless --yes",
+        about: "drops a record that no DEL can end; a dry run without --yes",
         options: &[OptionSpec::YES],
         run: forget::run,
     },
     CliVerb {
         name: "lint",
         operands: &["NETWORK"],
-        about: "which chain a network runs on which state, and what is unsafe about it",
+        about: "checks a network: its chain, state, pools and unsafe settings",
         options: &[OptionSpec::JSON, CACHE_DIR],
         run: lint::run,
     },
     CliVerb {
         name: "explain",
         operands: &["NETWORK"],
-        about: "a dry run of ADD: what each delegate would get, and what selectors answer",
+        about: "runs ADD dry: shows the input of each delegate and the answers of selectors",
         options: &[OptionSpec::JSON, CONTAINER, IFNAME, ARGS],
         run: explain::run,
     },
 ];
 
-/// What `ipam-delegated` answers to people.
+/// The calls that `ipam-delegated` takes from people.
 pub(super) fn cli(presets: &[Preset]) -> Cli<RunVerb> {
     let names: Vec<&str> = presets.iter().map(|preset| preset.name).collect();
     // install.sh reads the line with the presets.

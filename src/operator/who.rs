@@ -1,4 +1,4 @@
-//! `who`: who holds one address.
+//! `who`: the holder of one address, or why it has none.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use super::call::Operator;
 use super::list::{QUESTION, show};
 use super::pools;
 use super::printed::Printed;
-use ipam_cli::{PoolRow, push_line, usage_error};
+use ipam_cli::{PoolPlace, PoolRow, push_line, usage_error};
 use ipam_kit::cni::address::{parse_address_or_cidr, parse_cidr};
 use ipam_kit::error::{Error, ErrorCode, Result};
 
@@ -19,11 +19,9 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let mut leases = ask_leases(operator, &QUESTION, &mut printed)?;
     leases.retain(|lease| lease.address == address);
     if leases.is_empty() && !printed.failed {
-        let nobody = Error::new(ErrorCode::NOT_HELD, format!("nobody holds {address}"));
-        return Err(match describe_place(operator, address) {
-            Some(place) => nobody.advise(place),
-            None => nobody,
-        });
+        // A warning before it may name a plugin that cannot be asked.
+        printed.fail(&not_held(operator, address));
+        return Ok(printed);
     }
     show(operator, &leases, &mut printed);
     if operator.prints_json() {
@@ -38,27 +36,53 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     Ok(printed)
 }
 
-/// Whether a free address lies in a pool; `None` if an allocator does not answer.
-fn describe_place(operator: &Operator, address: IpAddr) -> Option<String> {
+/// Error 104 for an address that no allocator of the network holds: says whether it is free, a
+/// gateway, excluded or in no pool.
+pub(super) fn not_held(operator: &Operator, address: IpAddr) -> Error {
+    let network = operator.network().map(|found| found.name).unwrap_or_default();
+    let message = describe_place(operator, &network, address)
+        .unwrap_or_else(|| format!("no owner holds {address} on {network}"));
+    Error::new(ErrorCode::NOT_HELD, message)
+}
+
+/// Places an address that no owner holds in the pools; `None` if an allocator does not answer.
+fn describe_place(operator: &Operator, network: &str, address: IpAddr) -> Option<String> {
     let mut printed = Printed::default();
     let rows = ask(operator, &pools::QUESTION, &mut printed).ok()?;
     let mut ranges = Vec::new();
     for AllocatorRow { row, path, .. } in rows {
         let pool = PoolRow::parse(&Value::from(row.clone()), &path).ok()?;
-        if pool.blocks.iter().any(|block| (block.from..=block.to).contains(&address)) {
-            let name =
-                row.get("pool").as_str().map_or("a pool".to_owned(), |it| format!("the pool {it}"));
-            return Some(format!(
-                "it lies in {name}, and is free, or never given as the gateway is"
-            ));
-        }
-        ranges.push(row.text("ranges").to_owned());
+        let its_ranges = row.text("ranges");
+        let Some(place) = pool.place(address) else {
+            ranges.push(its_ranges.to_owned());
+            continue;
+        };
+        let pool = match row.get("pool").as_str() {
+            Some(name) => format!("pool {name} ({its_ranges})"),
+            None => format!("pool {its_ranges}"),
+        };
+        return Some(match place {
+            PoolPlace::Free => format!("{address} is free, in {pool}"),
+            PoolPlace::Gateway => format!("{address} is the gateway of {pool}, and never given"),
+            PoolPlace::Excluded => format!("{address} is excluded from {pool}, and never given"),
+            PoolPlace::Unclear => {
+                format!("{address} is free in {pool}, or its gateway, which is never given")
+            }
+        });
     }
-    let ranges = Error::listed(ranges, ", ");
-    (!printed.failed).then(|| format!("it lies outside of the pools: {ranges}"))
+    if printed.failed {
+        return None;
+    }
+    Some(match &ranges[..] {
+        [] => format!("{address} is in no pool of {network}: its allocators name none"),
+        _ => {
+            let ranges = Error::listed(ranges, ", ");
+            format!("{address} is in no pool of {network}: its pools are {ranges}")
+        }
+    })
 }
 
-/// An address as it is typed, with the prefix length of its subnet or without.
+/// Parses a typed address, with the prefix length of its subnet or without.
 pub(crate) fn parse(text: &str) -> Result<IpAddr> {
     let (address, prefix) =
         parse_address_or_cidr(text).map_err(|error| usage_error(error.to_string()))?;

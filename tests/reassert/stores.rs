@@ -18,7 +18,7 @@ fn stores_of_this_node_and_standard_plugins_are_left_alone() {
     world.take_calls();
     let told = world.reassert(&["--yes"]).success();
     assert_eq!(fates(&told), [fate("c1", "kept"), fate("c2", "kept")]);
-    assert_eq!(told[0]["why"], "its store is this node's");
+    assert_eq!(told[0]["why"], "its store belongs to this node alone");
     assert_eq!(told[1]["why"], "it is a standard plugin");
     assert_eq!(world.take_calls(), ["ipam-ds-x STATUS"]);
     assert_eq!(world.accepted(), [""; 0]);
@@ -34,7 +34,7 @@ fn an_allocator_that_does_not_say_whose_its_store_is_fails() {
     let told = outcome.json();
     assert_eq!(fates(&told), [fate("c1", "failed"), fate("store", "failed")]);
     let why = told[0]["why"].as_str().unwrap();
-    assert!(why.contains("does not say whose its store is"), "{why}");
+    assert!(why.contains("its answer to about --json has no reach"), "{why}");
     assert_eq!(
         (world.take_calls(), world.accepted()),
         (vec!["ipam-ds-x STATUS".to_owned()], vec![])
@@ -73,7 +73,7 @@ fn each_store_is_accepted_once_be_it_recorded_or_configured() {
     world.answer(NAME, "accept", &json!({"accepted": false}));
     let told = world.reassert(&["other", "--yes"]).success();
     assert_eq!(fates(&told), [fate("store", "kept")]);
-    assert_eq!(told[0]["why"], "its store has no identity");
+    assert_eq!(told[0]["why"], "its store has no identity that could change");
     assert_eq!(
         (&told[0]["network"], world.accepted()),
         (&json!("other"), vec!["other c".to_owned()])
@@ -85,7 +85,7 @@ fn each_store_is_accepted_once_be_it_recorded_or_configured() {
     assert_eq!(outcome.json()[0]["why"], "ipam-da-x: no leader");
     world.answer(NAME, "accept", &json!([]));
     let outcome = world.reassert(&["other", "--yes"]);
-    assert_eq!(outcome.json()[0]["why"], "ipam-da-x: its answer is no object");
+    assert_eq!(outcome.json()[0]["why"], "ipam-da-x: its answer: expected an object");
 }
 
 fn without_members(line: &Value, members: &[&str]) -> Value {

@@ -5,7 +5,8 @@ use lexopt::prelude::*;
 use super::OptionSpec;
 use ipam_kit::error::{Error, ErrorCode, Result};
 
-/// What a person typed after the program's name: a verb, its operands, and options anywhere.
+/// The words that a person typed after the program's name: a verb, its operands, and options
+/// anywhere.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments {
     /// The verb and its operands.
@@ -18,7 +19,7 @@ impl Arguments {
     /// Reads the arguments of a program. `--help` and `--version` become the first word.
     ///
     /// # Errors
-    /// Error 4: an option is not known or lacks its value, or a word is not UTF-8.
+    /// Error 4: an option is unknown or lacks its value, or a word is not UTF-8.
     pub(crate) fn parse(typed: &[OsString], known: &[OptionSpec]) -> Result<Self> {
         let mut arguments = Self::default();
         let mut parser = lexopt::Parser::from_args(typed);
@@ -43,7 +44,7 @@ impl Arguments {
         Ok(arguments)
     }
 
-    /// The first word: what is to be done.
+    /// The first word.
     pub fn verb(&self) -> Option<&str> {
         self.words.first().map(String::as_str)
     }
@@ -63,7 +64,7 @@ impl Arguments {
         self.given().any(|name| name == option.name)
     }
 
-    /// The value of an option; the last one counts.
+    /// The value of an option; the last one if it was given twice.
     pub fn value(&self, option: &OptionSpec) -> Option<&str> {
         let given = self.options.iter().rev().find(|(name, _)| *name == option.name);
         given.map(|(_, value)| value.as_str())
@@ -75,10 +76,9 @@ impl Arguments {
     }
 }
 
-/// The error for what was typed wrongly.
+/// Error 4 for a mistyped call.
 pub fn usage_error(message: impl Into<String>) -> Error {
-    Error::new(ErrorCode::INVALID_ENVIRONMENT, message)
-        .advise("the verb help lists verbs and options")
+    Error::new(ErrorCode::INVALID_ENVIRONMENT, message).advise("run help for the verbs and options")
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn options_stand_anywhere() {
+    fn options_may_be_anywhere() {
         let arguments = parse(&["--dir", "a", "list", "--json", "net", "--dir=b"]).unwrap();
         assert_eq!((arguments.verb(), arguments.operands()), (Some("list"), vec!["net"]));
         assert!(arguments.has(&JSON) && !arguments.has(&YES));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused() {
+    fn unknown_options_are_refused() {
         for typed in [&["--frob"][..], &["-x"], &["--dir"], &["--json=1", "list"]] {
             assert_eq!(parse(typed).unwrap_err().code(), ErrorCode::INVALID_ENVIRONMENT);
         }

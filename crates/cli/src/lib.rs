@@ -1,5 +1,5 @@
-//! What verbs for people share: a table of verbs ([`Cli`]) that parses what was typed and prints
-//! the help, and the tables, maps and JSON that verbs print.
+//! The verbs that people type: a table of verbs ([`Cli`]) that parses the call and prints the help,
+//! and the tables, maps and JSON that verbs print.
 //!
 //! A program without `CNI_COMMAND` is called by a person. `ipam-delegated` and every allocator of
 //! this project have the same verbs, and print them alike.
@@ -47,6 +47,7 @@ pub use arguments::{Arguments, usage_error};
 pub use file::read_file;
 pub use inspect::answer;
 pub use options::OptionSpec;
+pub use pieces::PoolPlace;
 pub use print::{finding, print_leases, print_pools, print_rows, push_findings, push_line};
 pub use release::{NAME_WHOLE_ID, release_summary};
 pub use row::Row;

@@ -11,12 +11,12 @@ const WIDTH: usize = 64;
 pub(crate) enum Glyphs {
     /// Shades of Unicode blocks.
     Shades,
-    /// For a terminal that shows ASCII only.
+    /// ASCII, for a terminal that shows nothing else.
     Ascii,
 }
 
 impl Glyphs {
-    /// What the locale in these variables can show.
+    /// The glyphs that the locale in these variables can show.
     pub(crate) fn of(environment: &Environment) -> Self {
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(|name| environment.text(name));
         let locale = locale.unwrap_or_default().to_ascii_lowercase();
@@ -88,7 +88,7 @@ fn legend(pool: &PoolRow, glyphs: Glyphs) -> String {
         let _ = write!(others, "  {} never given", glyphs.never());
     }
     if pool.blocks.iter().any(|block| block.held.is_none()) {
-        others.push_str("  ? not known");
+        others.push_str("  ? unknown");
     }
     if most <= 1 {
         return format!("one cell is one address: {free} free  {full} held{others}");
@@ -120,6 +120,7 @@ mod tests {
             size: size * held.len() as u128,
             held: None,
             free: None,
+            gateways: Vec::new(),
             blocks: held.iter().enumerate().map(block).collect(),
         }
     }
@@ -146,18 +147,18 @@ mod tests {
     }
 
     #[test]
-    fn ascii_and_what_is_not_known() {
+    fn ascii_and_unknown_blocks() {
         let text = map(
             &pool(0x0a00_0000, 4, &[Some(0), Some(1), Some(2), Some(3), Some(4), None]),
             Glyphs::Ascii,
         );
         assert_eq!(text.lines().next(), Some("  10.0.0.0  .-+*#?"));
-        assert!(text.is_ascii() && text.ends_with("# full  ? not known\n"), "{text}");
+        assert!(text.is_ascii() && text.ends_with("# full  ? unknown\n"), "{text}");
         assert_eq!(map(&pool(0, 1, &[]), Glyphs::Ascii), "");
     }
 
     #[test]
-    fn what_is_never_given_is_not_drawn_as_free() {
+    fn an_address_that_is_never_given_is_not_drawn_as_free() {
         let mut pool = pool(0x0a01_0201, 1, &[Some(0), Some(0), Some(1)]);
         pool.blocks[0].size = 0;
         assert_eq!(
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_locale_says_what_can_be_shown() {
+    fn the_locale_decides_on_the_glyphs() {
         let of = |pairs: &[(&str, &str)]| Glyphs::of(&Environment::new(pairs.iter().copied()));
         assert_eq!(of(&[("LANG", "de_DE.UTF-8")]), Glyphs::Shades);
         assert_eq!(of(&[("LANG", "C.utf8"), ("LC_ALL", "C")]), Glyphs::Ascii);

@@ -3,9 +3,9 @@
 pub struct OptionSpec {
     /// Without the two dashes.
     pub(crate) name: &'static str,
-    /// What the help calls its value; `None` for an option without one.
+    /// The name of its value in the help; `None` for an option without a value.
     pub(crate) value: Option<&'static str>,
-    /// What it does, as the help says it.
+    /// Its description in the help.
     pub(crate) about: &'static str,
     /// Whether a verb that has it fails without it.
     pub(crate) required: bool,
@@ -14,19 +14,19 @@ pub struct OptionSpec {
 impl OptionSpec {
     /// Prints JSON instead of a table.
     pub const JSON: Self = Self::flag("json", "print JSON, for programs");
-    /// Does what the verb only shows without it.
-    pub const YES: Self = Self::flag("yes", "do it; without, the verb only shows what it would do");
+    /// Carries out the changes that the verb only lists otherwise.
+    pub const YES: Self =
+        Self::flag("yes", "do it; without --yes the verb only shows what it would do");
     /// Draws the map of a pool in ASCII.
     pub const ASCII: Self = Self::flag("ascii", "draw the map without Unicode blocks");
-    /// Releases what a container holds.
+    /// Releases the addresses of a container.
     pub const OWNER: Self = Self::with_value(
         "owner",
         "OWNER",
-        "instead of ADDRESS: what CONTAINER or CONTAINER/IFNAME holds",
+        "instead of ADDRESS: all of CONTAINER or CONTAINER/IFNAME",
     );
-    /// Releases what a node holds.
-    pub const NODE: Self =
-        Self::with_value("node", "NODE", "instead of ADDRESS: what a node holds");
+    /// Releases the addresses of a node.
+    pub const NODE: Self = Self::with_value("node", "NODE", "instead of ADDRESS: all of a node");
 
     /// An option without a value.
     pub const fn flag(name: &'static str, about: &'static str) -> Self {
@@ -38,12 +38,12 @@ impl OptionSpec {
         Self { name, value: Some(value), about, required: false }
     }
 
-    /// The same option, for verbs that need it.
+    /// The same option, required.
     pub(crate) const fn required(self) -> Self {
         Self { required: true, ..self }
     }
 
-    /// As the help shows it: `--name VALUE`.
+    /// Its form in the help: `--name VALUE`.
     pub(crate) fn usage(&self) -> String {
         match self.value {
             None => format!("--{}", self.name),

@@ -1,5 +1,4 @@
-//! How verbs print what they found: rows as JSON or as a table, leases, pools and findings alike in
-//! every program.
+//! Printing of rows as JSON or as a table: leases, pools and findings look alike in every program.
 
 use serde_json::Value;
 
@@ -64,8 +63,8 @@ pub fn print_leases(arguments: &Arguments, leases: impl IntoIterator<Item = Row>
     table(&columns, &rows)
 }
 
-/// Pools with their rows, as [`print_rows`] prints them. A map of each pool follows the table; its
-/// glyphs are those of the locale in `environment`, or ASCII with `--ascii`.
+/// Pools with their rows, as [`print_rows`] prints them. A map of each pool follows the table, in the
+/// glyphs of the locale in `environment`, or in ASCII with `--ascii`.
 pub fn print_pools(
     arguments: &Arguments,
     environment: &Environment,
@@ -113,7 +112,7 @@ fn json_array(rows: impl IntoIterator<Item = Row>) -> String {
     text + "]\n"
 }
 
-/// How much of a pool is held, in percent, rounded up: a pool with one lease is not empty.
+/// The held part of a pool in percent, rounded up: a pool with one lease is not empty.
 fn use_percent(pool: &PoolRow) -> Option<u64> {
     let held = pool.held?;
     let percent = held.saturating_mul(100).div_ceil(pool.size.max(1));

@@ -1,9 +1,10 @@
-//! What `release` says alike in every program.
+//! The sentences of `release` that every program shares.
 
-/// What to do if a container named with `--owner` holds no address.
-pub const NAME_WHOLE_ID: &str = "name the container by its whole id, as list shows it";
+/// Advice if a container named with `--owner` holds no address.
+pub const NAME_WHOLE_ID: &str = "write the whole container id, as list shows it";
 
-/// The line after the leases: what became of them; `None` after a dry run that found some.
+/// The line after the leases, which says whether they were released; `None` after a dry run that
+/// found some.
 pub fn release_summary(is_empty: bool, is_done: bool) -> Option<&'static str> {
     match (is_empty, is_done) {
         (true, _) => Some("nothing to release\n"),

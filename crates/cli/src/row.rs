@@ -1,6 +1,6 @@
 use serde_json::{Map, Value};
 
-/// What a verb says of one thing, for people and for programs: members by name.
+/// One entry of a verb's output, for people and for programs: members by name.
 #[derive(Clone, Debug, Default)]
 pub struct Row(Map<String, Value>);
 
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_null() {
+    fn a_missing_member_is_null() {
         let mut row = Row::default();
         row.set_text("a", "x");
         row.set_text_or_null("b", None);

@@ -11,7 +11,7 @@ use ipam_kit::error::{Error, Result};
 pub struct LeaseRow {
     /// The address that is held.
     pub address: IpAddr,
-    /// The pool's name, where it has one.
+    /// The pool's name; `None` for a pool without a name.
     pub(crate) pool: Option<String>,
     /// The owner's container (`containerID`); `None` where the ledger does not say.
     pub container: Option<String>,
@@ -22,18 +22,18 @@ pub struct LeaseRow {
     pub node: Option<String>,
     /// How long ago it was taken or last renewed, in seconds (`ageSeconds`).
     pub(crate) age: Option<u64>,
-    /// What the ledger's entry is worth.
+    /// The state of the ledger's entry.
     pub(crate) state: LeaseState,
-    /// What else there is to say, for people.
+    /// A remark for people.
     pub(crate) note: Option<String>,
 }
 
-/// What a ledger's entry is worth.
+/// The state of a ledger's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseState {
     /// An owner holds the address.
     Held,
-    /// Something that a killed call or another program has left, which blocks the address.
+    /// A rest of a killed call or of another program, which blocks the address.
     Leftover,
     /// The entry cannot be read.
     Unreadable,
@@ -42,17 +42,19 @@ pub(crate) enum LeaseState {
 /// One pool in the answer of an allocator's `pools`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolRow {
-    /// The pool's name, where it has one.
+    /// The pool's name; `None` for a pool without a name.
     pub(crate) pool: Option<String>,
     /// First and last address of each range, as in `10.1.2.1-10.1.2.254,10.1.3.1-10.1.3.9`.
     pub(crate) ranges: String,
-    /// How many addresses it has.
+    /// The number of its addresses.
     pub(crate) size: u128,
-    /// How many are held; `None` where that cannot be told.
+    /// The number of held addresses; `None` if it is unknown.
     pub(crate) held: Option<u128>,
-    /// How many are free; `None` where that cannot be told.
+    /// The number of free addresses; `None` if it is unknown.
     pub(crate) free: Option<u128>,
-    /// The pool in pieces, at most 1024, in order: what the map is drawn from.
+    /// The gateways among its addresses, which are never given.
+    pub gateways: Vec<IpAddr>,
+    /// The pool in pieces, at most 1024 unless excludes cut it into more: the cells of the map.
     pub blocks: Vec<Block>,
 }
 
@@ -63,9 +65,9 @@ pub struct Block {
     pub from: IpAddr,
     /// The last address.
     pub to: IpAddr,
-    /// How many addresses the pool has between the two.
+    /// The number of the pool's addresses between the two.
     pub(crate) size: u128,
-    /// How many of them are held; `None` where that cannot be told.
+    /// The number of held ones among them; `None` if it is unknown.
     pub(crate) held: Option<u128>,
 }
 
@@ -138,6 +140,7 @@ impl PoolRow {
             size: members.size()?,
             held: members.count("held")?,
             free: members.count("free")?,
+            gateways: members.addresses("gateways")?,
             blocks,
         })
     }
@@ -151,6 +154,8 @@ impl PoolRow {
         row.set("size", count_to_json(Some(self.size)));
         row.set("held", count_to_json(self.held));
         row.set("free", count_to_json(self.free));
+        let gateways: Vec<String> = self.gateways.iter().map(IpAddr::to_string).collect();
+        row.set("gateways", gateways.into());
         row.set("blocks", blocks.into());
         row
     }
@@ -177,7 +182,7 @@ impl Block {
     }
 }
 
-/// How many, as a number, or as a string if it does not fit 64 bits.
+/// A count as a number, or as a string if it does not fit 64 bits.
 fn count_to_json(count: Option<u128>) -> Value {
     match count {
         None => Value::Null,
@@ -196,7 +201,7 @@ impl RowMembers<'_> {
         Error::config(format!("{}.{key}", self.path), format!("expected {expected}"))
     }
 
-    /// A member; null means that it is not known.
+    /// A member; `None` if it is missing or null.
     fn optional<T>(
         &self,
         key: &str,
@@ -210,7 +215,7 @@ impl RowMembers<'_> {
     }
 
     fn text(&self, key: &str) -> Result<Option<String>> {
-        self.optional(key, "a text", |value| value.as_str().map(str::to_owned))
+        self.optional(key, "a string", |value| value.as_str().map(str::to_owned))
     }
 
     fn address(&self, key: &str) -> Result<IpAddr> {
@@ -218,15 +223,23 @@ impl RowMembers<'_> {
         address.and_then(Result::ok).ok_or_else(|| self.wrong(key, "an address"))
     }
 
+    fn addresses(&self, key: &str) -> Result<Vec<IpAddr>> {
+        let parse = |value: &Value| {
+            let texts = value.as_array()?.iter().map(Value::as_str);
+            texts.map(|text| parse_address(text?).ok()).collect()
+        };
+        Ok(self.optional(key, "an array of addresses", parse)?.unwrap_or_default())
+    }
+
     fn count(&self, key: &str) -> Result<Option<u128>> {
-        self.optional(key, "how many: a whole number, or one as text", |value| {
+        self.optional(key, "a whole number, or a string with one", |value| {
             let text = value.as_str().and_then(|text| text.parse().ok());
             value.as_u64().map(u128::from).or(text)
         })
     }
 
     fn size(&self) -> Result<u128> {
-        self.count("size")?.ok_or_else(|| self.wrong("size", "how many addresses"))
+        self.count("size")?.ok_or_else(|| self.wrong("size", "the number of addresses"))
     }
 }
 
@@ -252,10 +265,10 @@ mod tests {
     }
 
     #[test]
-    fn a_count_beyond_64_bits_is_a_text() {
+    fn a_count_beyond_64_bits_is_a_string() {
         let value = json!({
             "pool": null, "ranges": "fd00::1-fd00::ffff:ffff:ffff:ffff:ffff",
-            "size": "1208925819614629174706175", "held": 3, "free": null,
+            "size": "1208925819614629174706175", "held": 3, "free": null, "gateways": ["fd00::1"],
             "blocks": [{"from": "fd00::1", "to": "fd00::4", "size": 4, "held": null}],
         });
         let row = PoolRow::parse(&value, "[0]").unwrap();
@@ -275,10 +288,11 @@ mod tests {
             assert!(error.starts_with(start), "{error}");
         }
         for (value, start) in [
-            (json!({"ranges": ""}), "[3].size: expected how many"),
+            (json!({"ranges": ""}), "[3].size: expected the number of addresses"),
             (json!({"size": -1}), "[3].size: "),
             (json!({"size": "many"}), "[3].size: "),
             (json!({"size": 1, "blocks": {}}), "[3].blocks: "),
+            (json!({"size": 1, "gateways": ["x"]}), "[3].gateways: expected an array of addr"),
             (json!({"size": 1, "blocks": [{"from": "10.0.0.1"}]}), "[3].blocks[0].to: "),
         ] {
             let error = PoolRow::parse(&value, "[3]").unwrap_err().to_string();

@@ -60,7 +60,7 @@ pub fn table(columns: &[Column], rows: &[Row]) -> String {
     text
 }
 
-/// How many characters a cell has.
+/// The number of characters of a cell.
 fn length(cell: &str) -> usize {
     cell.chars().count()
 }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_stand_below_each_other() {
+    fn cells_are_aligned() {
         let columns = [
             Column::text("POOL", "pool"),
             Column::number("SIZE", "size"),

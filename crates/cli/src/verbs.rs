@@ -1,46 +1,46 @@
-//! The verbs of a program as a table: what was typed is checked against it, and the help shows it.
+//! The verbs of a program as a table, which checks typed calls and prints the help.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
 
 use super::{Arguments, OptionSpec, usage_error};
-use ipam_kit::error::Result;
+use ipam_kit::error::{Error, ErrorCode, Result};
 
-/// What a program answers to people. `R` is what runs a verb.
+/// The calls that a program takes from people. `R` runs a verb.
 #[derive(Clone, Debug)]
 pub struct Cli<R: 'static> {
     /// The program's name.
     pub program: &'static str,
     /// The version that it prints.
     pub version: &'static str,
-    /// What it is, after its name, as the help begins.
+    /// The beginning of the help, after the program's name.
     pub about: &'static str,
     /// The verbs, beside `help` and `version`.
     pub verbs: &'static [CliVerb<R>],
     /// The options that every verb takes.
     pub options: &'static [OptionSpec],
-    /// What the operands mean, at the end of each help.
+    /// The meaning of the operands, at the end of each help.
     pub notes: &'static str,
-    /// What else there is to say of the program, at the end of its help.
+    /// The end of the program's help.
     pub ending: String,
 }
 
 /// A verb that a person types.
 #[derive(Clone, Copy, Debug)]
 pub struct CliVerb<R> {
-    /// The word that is typed.
+    /// The word to type.
     pub name: &'static str,
     /// Its operands: `[X]` may be left out, and `X…` repeated.
     pub operands: &'static [&'static str],
-    /// What it does, as the help says it.
+    /// Its description in the help.
     pub about: &'static str,
     /// Its options.
     pub options: &'static [OptionSpec],
-    /// What runs it.
+    /// The function that runs it.
     pub run: R,
 }
 
-/// What a person asks for.
+/// A person's request.
 #[derive(Clone, Debug)]
 pub enum CliRequest<R> {
     /// This text: the help, or the version.
@@ -50,10 +50,11 @@ pub enum CliRequest<R> {
 }
 
 impl<R: Copy> Cli<R> {
-    /// Reads what was typed after the program's name.
+    /// Parses the words after the program's name.
     ///
     /// # Errors
-    /// Error 4: there is no such verb, or it has no such option, or too few or too many operands.
+    /// Error 4: the verb is unknown, an option does not belong to it, or operands are missing or left
+    /// over.
     pub fn parse(&self, typed: &[OsString]) -> Result<CliRequest<R>> {
         // The verb of another program is refused before its options.
         if let Some(first) = typed.first().and_then(|word| word.to_str())
@@ -63,13 +64,25 @@ impl<R: Copy> Cli<R> {
         }
         let known: Vec<OptionSpec> = self.all_options().map(|(option, _)| option).collect();
         let arguments = Arguments::parse(typed, &known)?;
+        // With `--help`, the words after the verb are those of a call.
+        let by_option = typed.iter().any(|word| OF_NO_VERB.iter().any(|option| word == option));
         match arguments.verb() {
             None => Ok(CliRequest::Text(self.help())),
-            Some("help") => match arguments.operand(0) {
-                None | Some("help" | "version") => Ok(CliRequest::Text(self.help())),
-                Some(verb) => Ok(CliRequest::Text(self.help_of(self.find(verb)?))),
-            },
-            Some("version") => Ok(CliRequest::Text(format!("{} {}\n", self.program, self.version))),
+            Some("help") => {
+                if let Some(extra) = arguments.operand(1).filter(|_| !by_option) {
+                    return Err(self.misuse("help [VERB]", &unexpected(extra)));
+                }
+                match arguments.operand(0) {
+                    None | Some("help" | "version") => Ok(CliRequest::Text(self.help())),
+                    Some(verb) => Ok(CliRequest::Text(self.help_of(self.find(verb)?))),
+                }
+            }
+            Some("version") => {
+                if let Some(extra) = arguments.operand(0).filter(|_| !by_option) {
+                    return Err(self.misuse("version", &unexpected(extra)));
+                }
+                Ok(CliRequest::Text(format!("{} {}\n", self.program, self.version)))
+            }
             Some(verb) => {
                 let verb = self.find(verb)?;
                 self.refuse_misuse(verb, &arguments)?;
@@ -87,29 +100,35 @@ impl<R: Copy> Cli<R> {
 
     fn find(&self, name: &str) -> Result<&'static CliVerb<R>> {
         let verb = self.verbs.iter().find(|verb| verb.name == name);
-        verb.ok_or_else(|| usage_error(format!("{} has no verb {name:?}", self.program)))
+        verb.ok_or_else(|| usage_error(format!("unknown verb {name:?} of {}", self.program)))
     }
 
     fn refuse_misuse(&self, verb: &CliVerb<R>, arguments: &Arguments) -> Result<()> {
-        let name = verb.name;
+        let refused = |message: &str| Err(self.misuse(&self.synopsis(verb), message));
         for given in arguments.given() {
             if !self.options_of(verb).any(|option| option.name == given) {
-                return Err(usage_error(format!("{name} has no option --{given}")));
+                return refused(&format!("{} does not take --{given}", verb.name));
             }
         }
-        let least = verb.operands.iter().filter(|operand| !operand.starts_with('[')).count();
+        let typed = arguments.operands();
+        let mut required = verb.operands.iter().filter(|operand| !operand.starts_with('['));
+        if let Some(missing) = required.nth(typed.len()) {
+            return refused(&format!("{} needs {missing}", verb.name));
+        }
         let is_repeated = verb.operands.iter().any(|operand| operand.contains('…'));
-        let count = arguments.operands().len();
-        if count < least || (count > verb.operands.len() && !is_repeated) {
-            return Err(usage_error(match verb.operands {
-                [] => format!("{name} takes no operands"),
-                operands => format!("{name} takes {}", operands.join(" ")),
-            }));
+        if let Some(extra) = typed.get(verb.operands.len()).filter(|_| !is_repeated) {
+            return refused(&unexpected(extra));
         }
         match self.options_of(verb).find(|option| option.required && !arguments.has(option)) {
             None => Ok(()),
-            Some(option) => Err(usage_error(format!("{name} needs {}", option.usage()))),
+            Some(option) => refused(&format!("{} needs {}", verb.name, option.usage())),
         }
+    }
+
+    /// Error 4 for a mistyped call, with how to type it.
+    fn misuse(&self, synopsis: &str, message: &str) -> Error {
+        let advice = format!("usage: {} {synopsis}", self.program);
+        Error::new(ErrorCode::INVALID_ENVIRONMENT, message).advise(advice)
     }
 
     fn options_of(&self, verb: &CliVerb<R>) -> impl Iterator<Item = &'static OptionSpec> {
@@ -139,8 +158,11 @@ impl<R: Copy> Cli<R> {
         for verb in self.verbs {
             verbs.push([self.usage_of(verb), verb.about.to_owned()]);
         }
-        verbs.push(["help [VERB]".to_owned(), "this text, or what there is to a verb".to_owned()]);
-        verbs.push(["version".to_owned(), "the version of this program".to_owned()]);
+        verbs.push([
+            "help [VERB]".to_owned(),
+            "shows this text, or the help of one verb".to_owned(),
+        ]);
+        verbs.push(["version".to_owned(), "shows the version of this program".to_owned()]);
         let mut options: Vec<[String; 2]> = Vec::new();
         for (option, verbs) in self.all_options() {
             let mut about = option.about.to_owned();
@@ -157,7 +179,7 @@ impl<R: Copy> Cli<R> {
         )
     }
 
-    /// What there is to one verb.
+    /// The help of one verb.
     fn help_of(&self, verb: &CliVerb<R>) -> String {
         let Self { program, notes, .. } = self;
         let usage = self.usage_of(verb);
@@ -170,7 +192,16 @@ impl<R: Copy> Cli<R> {
         format!("{about}\n\nusage: {program} {usage} [OPTION…]\n\noptions:\n{options}{notes}")
     }
 
-    /// What is typed for a verb: its name, its operands and the options that it needs.
+    /// The words of a verb and its own options.
+    fn synopsis(&self, verb: &CliVerb<R>) -> String {
+        let mut synopsis = self.usage_of(verb);
+        for option in verb.options.iter().filter(|option| !option.required) {
+            let _ = write!(synopsis, " [{}]", option.usage());
+        }
+        synopsis
+    }
+
+    /// The words of a verb: its name, its operands and its required options.
     fn usage_of(&self, verb: &CliVerb<R>) -> String {
         let mut usage = verb.name.to_owned();
         for operand in verb.operands {
@@ -181,6 +212,13 @@ impl<R: Copy> Cli<R> {
         }
         usage
     }
+}
+
+/// The options that need no verb.
+const OF_NO_VERB: [&str; 4] = ["--help", "-h", "--version", "-V"];
+
+fn unexpected(word: &str) -> String {
+    format!("unexpected word {word:?}")
 }
 
 /// Lines of two cells, the second ones below each other.
@@ -196,7 +234,6 @@ fn in_two_columns(lines: &[[String; 2]]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ipam_kit::error::ErrorCode;
 
     const DIR: OptionSpec = OptionSpec::with_value("dir", "DIR", "where it is");
 
@@ -261,22 +298,36 @@ mod tests {
     }
 
     #[test]
-    fn what_a_verb_does_not_take_is_refused_with_what_it_takes() {
+    fn a_mistyped_call_is_refused_with_how_to_type_it() {
+        const UNKNOWN: &str = r#"unknown verb "frob" of prog"#;
+        const HELP: &str = "run help for the verbs and options";
+        const LIST: &str = "usage: prog list NETWORK [--json]";
+        const LINT: &str = "usage: prog lint --config FILE";
         for (typed, message) in [
-            (&["frob", "--frob"][..], r#"prog has no verb "frob""#),
-            (&["--dir", "d", "frob"], r#"prog has no verb "frob""#),
-            (&["help", "frob"], r#"prog has no verb "frob""#),
-            (&["list", "net", "--yes"], "list has no option --yes"),
-            (&["list"], "list takes NETWORK"),
-            (&["list", "a", "b"], "list takes NETWORK"),
-            (&["release"], "release takes NETWORK [ADDRESS…]"),
-            (&["lint", "net", "--config", "-"], "lint takes no operands"),
-            (&["lint"], "lint needs --config FILE"),
+            (&["frob", "--frob"][..], format!("{UNKNOWN}: {HELP}")),
+            (&["--dir", "d", "frob"], format!("{UNKNOWN}: {HELP}")),
+            (&["help", "frob"], format!("{UNKNOWN}: {HELP}")),
+            (&["--frob"], format!("invalid option '--frob': {HELP}")),
+            (&["list", "net", "--yes"], format!("list does not take --yes: {LIST}")),
+            (&["list"], format!("list needs NETWORK: {LIST}")),
+            (&["list", "a", "b"], format!("unexpected word \"b\": {LIST}")),
+            (
+                &["release"],
+                "release needs NETWORK: usage: prog release NETWORK [ADDRESS…] [--json] [--yes] \
+                 [--node NODE]"
+                    .to_owned(),
+            ),
+            (&["lint", "net", "--config", "-"], format!("unexpected word \"net\": {LINT}")),
+            (&["lint"], format!("lint needs --config FILE: {LINT}")),
+            (
+                &["help", "lint", "net"],
+                "unexpected word \"net\": usage: prog help [VERB]".to_owned(),
+            ),
+            (&["version", "net"], "unexpected word \"net\": usage: prog version".to_owned()),
         ] {
             let error = parse(typed).unwrap_err();
             assert_eq!(error.code(), ErrorCode::INVALID_ENVIRONMENT);
-            assert_eq!(error.to_string(), message, "{typed:?}");
-            assert!(error.in_full().contains("the verb help"), "{}", error.in_full());
+            assert_eq!(error.in_full(), message, "{typed:?}");
         }
     }
 
@@ -291,13 +342,13 @@ verbs:
   list NETWORK                lists
   release NETWORK [ADDRESS…]  releases
   lint --config FILE          lints
-  help [VERB]                 this text, or what there is to a verb
-  version                     the version of this program
+  help [VERB]                 shows this text, or the help of one verb
+  version                     shows the version of this program
 
 options:
   --json         print JSON, for programs
-  --yes          do it; without, the verb only shows what it would do
-  --node NODE    instead of ADDRESS: what a node holds
+  --yes          do it; without --yes the verb only shows what it would do
+  --node NODE    instead of ADDRESS: all of a node
   --config FILE  reads FILE
   --dir DIR      where it is
 

@@ -90,7 +90,7 @@ fn an_address_of_two_released_by_hand_leaves_the_other() {
     let held = one.add("c1");
     let before = everything(&consul);
     let text = one.told(&["release", "10.1.0.1"]);
-    assert!(text.ends_with("not released: add --yes to do it\n"), "{text}");
+    assert!(text.ends_with("nothing was released; add --yes to do it\n"), "{text}");
     assert_eq!(everything(&consul), before);
     let text = one.told(&["release", "10.1.0.1", "--yes"]);
     assert!(text.ends_with("released\n"), "{text}");
@@ -117,7 +117,7 @@ fn owners_and_whole_nodes_are_released() {
     // A node that is gone: another one gives back what it held, and nobody else's.
     (0..70).for_each(|number| drop(two.add(&format!("many{number}"))));
     let text = one.told(&["release", "--node", "node-2"]);
-    assert!(text.ends_with("not released: add --yes to do it\n"), "{text}");
+    assert!(text.ends_with("nothing was released; add --yes to do it\n"), "{text}");
     assert_eq!(books_of(&consul, "node-2").len(), 140);
     let rows = one.typed(&["release", "--node", "node-2", "--yes", "--json"]).success();
     assert_eq!(rows.as_array().unwrap().len(), 140);

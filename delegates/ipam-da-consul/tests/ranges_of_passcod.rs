@@ -181,7 +181,7 @@ fn lint_warns_of_such_ranges() {
 fn lint_warns_of_a_gateway_outside_of_its_subnet() {
     let consul = site(&json!([{"subnet": "10.1.0.0/29", "gateway": "10.1.1.1"}]));
     let text = Node::of(&consul).told(&["lint"]);
-    let told = "warning: the gateway 10.1.1.1 lies outside of its subnet 10.1.0.0/29";
+    let told = "warning: the gateway 10.1.1.1 is outside its subnet 10.1.0.0/29";
     assert!(text.contains(told), "{text}");
     put(&consul, &json!([{"subnet": "10.1.0.0/29", "gateway": "10.1.0.6"}]));
     let text = Node::of(&consul).told(&["lint"]);

@@ -96,7 +96,7 @@ impl Site {
 
     fn accept(&self) {
         let told = self.node.told(&["accept"]);
-        assert_eq!(told, "accepted: the store as it stands is the one to use\n");
+        assert_eq!(told, "accepted: the store is trusted as it is\n");
     }
 }
 

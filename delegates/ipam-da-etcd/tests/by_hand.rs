@@ -45,7 +45,7 @@ fn people_read_and_release_thousands_of_leases() {
     let count = || etcd.keys(&format!("{NET}leases/")).len();
     for words in [&["release", "10.1.8.8"][..], &["release", "--node", "filler"]] {
         let text = node.told(words);
-        assert!(text.ends_with("not released: add --yes to do it\n"), "{text}");
+        assert!(text.ends_with("nothing was released; add --yes to do it\n"), "{text}");
         assert_eq!(count(), all.len() + 1);
     }
     let text = node.told(&["release", "10.1.8.8", "--yes"]);

@@ -79,7 +79,7 @@ fn assert_refused(Site { etcd, node, old }: &Site, reason: &str) {
 #[track_caller]
 fn accept(node: &Node) {
     let outcome = node.typed(&["accept"]);
-    assert_eq!(outcome.stdout, "accepted: the store as it stands is the one to use\n");
+    assert_eq!(outcome.stdout, "accepted: the store is trusted as it is\n");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What allocators answer to STATUS and to `lint`.
+//! The answers of allocators to STATUS and to `lint`.
 
 use std::time::Duration;
 
@@ -46,12 +46,12 @@ impl Findings {
         all
     }
 
-    /// What our allocators find in their pools.
+    /// Adds the findings of our allocators about their pools.
     pub(super) fn of_pools(&mut self, session: &Session<'_>, stages: &[DryRunStage]) {
         for DryRunStage { step, input, .. } in stages {
             let Some(input) = input.as_ref().filter(|_| step.is_allocator()) else { continue };
             let name = &*step.name;
-            // What is shown no pool is reported where the selectors are tried.
+            // An input without a pool is reported where the selectors are tried.
             let mut findings = findings_of(session, step, input);
             findings.retain(|finding| !is_about_no_pool(finding));
             for finding in findings {
@@ -68,7 +68,7 @@ impl Findings {
     }
 }
 
-/// What an allocator says of being shown no pool.
+/// Asks an allocator what it says of an input without a pool.
 pub(super) fn about_no_pool(session: &Session<'_>, step: &Step, input: &Value) -> Vec<String> {
     let mut messages = Vec::new();
     for finding in findings_of(session, step, input) {
@@ -79,8 +79,8 @@ pub(super) fn about_no_pool(session: &Session<'_>, step: &Step, input: &Value) -
     messages
 }
 
-/// What an allocator answers to `lint`; nothing if it is older than this question, or its server
-/// alone knows.
+/// Asks an allocator for its `lint`; empty if it is older than this question, or if only its server
+/// knows.
 fn findings_of(session: &Session<'_>, step: &Step, input: &Value) -> Vec<Value> {
     let answer =
         query::ask(session, step, &["lint", "--json", "--config", "-"], &input.to_string());
@@ -90,7 +90,7 @@ fn findings_of(session: &Session<'_>, step: &Step, input: &Value) -> Vec<Value> 
     })
 }
 
-/// Whether an allocator's finding is that it is shown no pool, by which every ADD would fail.
+/// Whether an allocator's finding is that its input has no pool, so that every ADD would fail.
 fn is_about_no_pool(finding: &Value) -> bool {
     finding["level"] == "error" && finding["about"] == "pools"
 }

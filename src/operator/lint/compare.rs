@@ -66,14 +66,14 @@ pub(crate) fn compare(
     }
 }
 
-/// What the allocators of a network say of the addresses that are in use.
+/// The leases and pools of a network's allocators, as far as they are about addresses in use.
 struct LedgerSnapshot {
     leases: Vec<LeaseRow>,
     /// Every pool of theirs: they give no address outside of these.
     blocks: Vec<Block>,
     /// Other nodes share the store: what it lost can be claimed again.
     shared: bool,
-    /// This node; empty when it could not be told.
+    /// This node; empty if it is unknown.
     node: String,
 }
 
@@ -108,8 +108,8 @@ impl LedgerSnapshot {
         Ok(ledgers)
     }
 
-    /// What the store says against an address of a cached result; `None` if it says the same, or
-    /// does not know whose the address is.
+    /// Describes how the store contradicts an address of a cached result; `None` if it says the same,
+    /// or does not know the owner.
     fn contradiction(&self, cached: &CachedResult, address: IpAddr) -> Option<String> {
         let mut leases: Vec<&LeaseRow> = self.leases.iter().collect();
         leases.retain(|lease| lease.address == address);
@@ -161,10 +161,10 @@ fn ask(
     Ok(rows.map(|(i, row)| (format!("{name}: its answer[{i}]"), row)).collect())
 }
 
-const UNKNOWN: &str = "does not know it: it may be given again; re-create the container";
-const CLAIM: &str = ", or claim it with ipam-delegated reassert where it has a record";
+const UNKNOWN: &str = "does not have it, and may give it again: re-create the container";
+const CLAIM: &str = ", or, if it has a record here, claim it with ipam-delegated reassert";
 const OTHER_CONTAINER: &str =
-    ": two containers may have one address; re-create the one of the cache";
+    ": two containers may use one address; re-create the one in the cache";
 const SAME_CONTAINER: &str = ": its DEL will not release it; re-create the container";
 
 fn against_contract(error: Error) -> Error {

@@ -1,9 +1,9 @@
 use ipam_cli::{Row, finding};
 use ipam_kit::error::Error;
 
-/// What `lint` has found, each with a `level` (error, warning or note) and a `message`.
+/// The findings of `lint`, each with a `level` (error, warning or note) and a `message`.
 ///
-/// The files beside this one add what they find.
+/// The files beside this one add their findings.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub list: Vec<Row>,

@@ -1,4 +1,4 @@
-//! `lint`: which chain a network runs on which state, and what is unsafe about it.
+//! `lint`: the chain of a network, its state, and its unsafe settings.
 
 mod allocators;
 mod compare;
@@ -31,7 +31,7 @@ use ipam_kit::error::Result;
 use ipam_kit::text::masked;
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
-    // Where it is broken, so is all that would be said of a network.
+    // Nothing about a network is right while this file is broken.
     operator.settings()?;
     let found = operator.network()?;
     let mut printed = Printed::default();
@@ -53,7 +53,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     Ok(printed)
 }
 
-/// What is to be said of one plugin.
+/// The report on one plugin.
 struct PluginReport {
     chain: Vec<Row>,
     state_dir: String,
@@ -88,7 +88,7 @@ impl PluginReport {
         findings.of_records(&session);
         findings.of_version(ours.network.version());
         let mut keys = ours.network.ipam().clone();
-        // The chain's own, which the rest of the report is about.
+        // The chain's own keys: the rest of the report shows them.
         for key in ["type", "delegates", "stateDir"] {
             keys.remove(key);
         }

@@ -39,7 +39,7 @@ impl Findings {
                 Ok(config) => self.of_network(&file, &Value::Object(config), &plugin, &own),
                 Err(error) => {
                     let why = error.in_full();
-                    self.push("note", &format!("a network's subnets are not compared: {why}"));
+                    self.push("note", &format!("subnets are not compared with one network: {why}"));
                 }
             }
         }
@@ -86,7 +86,7 @@ impl Findings {
             let Some(routed) = span_of(&route.subnet) else { continue };
             for mine in own.iter().filter(|mine| overlap(mine.whole, routed)) {
                 let message = format!(
-                    "{} overlaps the host's route to {} by {}: choose another subnet, or remove \
+                    "{} overlaps the host's route to {} via {}: choose another subnet, or remove \
                      the route",
                     mine.text, route.subnet, route.interface
                 );
@@ -102,7 +102,7 @@ impl Findings {
             let Some((gateway, subnet)) = gateway.zip(parse_cidr(&text).ok()) else { continue };
             if is_strange_gateway(gateway, subnet) {
                 let message = format!(
-                    "the gateway {gateway} lies outside of its subnet {text}: correct one of them"
+                    "the gateway {gateway} is outside its subnet {text}: correct one of them"
                 );
                 self.push("warning", &message);
             }
@@ -119,7 +119,7 @@ struct NetworkSubnet {
     /// As written.
     text: String,
     whole: SubnetSpan,
-    /// What the range gives of it.
+    /// The part of it that the range gives.
     given: SubnetSpan,
     gateway: Option<IpAddr>,
 }
@@ -194,7 +194,7 @@ fn bridge(plugin: &Value) -> Option<&str> {
     plugin["bridge"].as_str().filter(|name| !name.is_empty()).or(is_bridge.then_some("cni0"))
 }
 
-/// What a plugin connects its containers to, where networks can have it together.
+/// The link that a plugin connects its containers to, if networks can share it.
 fn link(plugin: &Value) -> Option<&str> {
     let kind = plugin["type"].as_str();
     let is_part = matches!(kind, Some("macvlan" | "ipvlan"));

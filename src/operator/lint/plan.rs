@@ -1,4 +1,4 @@
-//! What is unsafe about a chain as it is configured, before a selector runs.
+//! Unsafe settings of a chain that show before a selector runs.
 
 use super::findings::Findings;
 use crate::chain::optional::refuse_version;
@@ -65,8 +65,8 @@ impl Findings {
             let replaced = program.with_file_name(format!("{name}.orig"));
             if !replaced.exists() {
                 let message = format!(
-                    "{} is missing: what a chain with the real {name} recorded before the switch \
-                     is not released by it",
+                    "{} is missing: records of the real {name} from before the switch are \
+                     released by the preset's allocator",
                     replaced.display()
                 );
                 self.push("note", &message);
@@ -77,9 +77,9 @@ impl Findings {
     /// A version of the specification that lacks something.
     pub(super) fn of_version(&mut self, version: Version) {
         let lack = if version < Version::V0_4_0 {
-            " has no CHECK, and DEL gets no previous result: 0.4.0 is the first with both"
+            " has no CHECK, and its DEL has no prevResult: 0.4.0 has both"
         } else if version >= Version::V1_1_0 {
-            " is not read by containerd before 2.0: every ADD fails there after it has succeeded here"
+            " is unknown to containerd before 2.0: there every ADD fails after it has succeeded here"
         } else {
             return;
         };

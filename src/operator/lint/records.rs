@@ -1,4 +1,4 @@
-//! What is unsafe about the state of a node and about its records.
+//! Unsafe state of a node and of its records.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,13 +14,13 @@ use ipam_kit::host::{transient_machine_id, volatile_filesystem};
 use ipam_kit::presence::Presence;
 
 impl Findings {
-    /// What a reboot or a clone does to this node's state: a warning where others share the ledger.
+    /// Finds state that a reboot or a clone loses: a warning if other nodes share the ledger, else a note.
     pub(super) fn of_state(&mut self, session: &Session<'_>) {
         let level = if self.shared { "warning" } else { "note" };
         let root = session.state.root().display();
         if let Some(why) = volatile_filesystem(session.state.root()) {
             let message = format!(
-                "the state folder {root} lies on {why}: a reboot loses the records and the node's identity"
+                "the state folder {root} is on {why}: a reboot loses the records and the node's identity"
             );
             self.push(level, &message);
         }
@@ -28,8 +28,8 @@ impl Findings {
             && let Some(why) = transient_machine_id(Path::new("/etc/machine-id"))
         {
             let message = format!(
-                "/etc/machine-id {why}: a cloned machine is not told from its original; set node in \
-                 the host-wide settings"
+                "/etc/machine-id {why}: a cloned machine looks like its original; set node in the \
+                 host-wide settings"
             );
             self.push(level, &message);
         }
@@ -38,14 +38,14 @@ impl Findings {
         }
         if session.state.is_from_network() {
             let message = format!(
-                "ipam.stateDir is set: a DEL whose configuration the runtime strips does not find \
-                 {root}; set stateDir in the host-wide settings"
+                "ipam.stateDir is set: if the runtime strips the configuration, DEL does not find \
+                 {root}; set stateDir in the host-wide settings instead"
             );
             self.push("warning", &message);
         }
     }
 
-    /// Records that reach their store in another way than the network is configured with.
+    /// Finds records that name other servers or files of their store than the configuration.
     pub(super) fn of_records(&mut self, session: &Session<'_>) {
         let network = &session.request.network;
         let (mut count, mut example, mut keys) = (0_usize, None, BTreeSet::new());
@@ -69,9 +69,9 @@ impl Findings {
         if let Some(example) = example {
             let keys = keys.into_iter().collect::<Vec<_>>().join(", ");
             let message = format!(
-                "{count} records name their store by another way than the configuration, such as {example} ({keys}); \
-                 a DEL uses the configured way if it proves to lead to the recorded store, else the recorded way: \
-                 keep the recorded servers and files until these records are released"
+                "{count} records name other servers or files than the configuration, such as {example} ({keys}): \
+                 keep the recorded ones until these records are released; DEL uses the configured ones only if \
+                 they lead to the recorded store"
             );
             self.push("warning", &message);
         }

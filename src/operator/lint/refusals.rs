@@ -1,4 +1,4 @@
-//! The chains by which every ADD fails, as far as a dry run tells.
+//! Chains with which every ADD fails, as far as a dry run shows.
 
 use serde_json::{Value, json};
 
@@ -70,7 +70,7 @@ impl Findings {
             {
                 let (name, names) = (&*step.name, names.join(", "));
                 let message = format!(
-                    "{name} is not run where the pools are those of STATUS: its serves names {names}"
+                    "{name} is skipped with the pools that selectors answer on STATUS: its serves names {names}"
                 );
                 self.push("note", &message);
             }
@@ -104,9 +104,9 @@ impl Findings {
             let first = served.first().map(|first| &*first.name).unwrap_or_default();
             if is_late && insists && knows_pools && !step.answers_any {
                 let name = &*step.name;
-                let message = format!("{name} is shown no pool: {first} before it serves all");
+                let message = format!("{name} gets no pool: {first} before it serves all of them");
                 let error = Error::config("ipam.delegates", message).advise(format!(
-                    "remove {name}, or name in serves of each which pools it serves"
+                    "remove {name}, or set serves of each to the names of its pools"
                 ));
                 self.error(&error);
             }
@@ -137,9 +137,9 @@ impl Findings {
         let has_ranges = ["ranges", "subnet"].iter().any(|key| !input["ipam"][key].is_null())
             || !input["runtimeConfig"]["ipRanges"].is_null();
         if stage.step.own_name() == "host-local" && !has_ranges {
-            let message = format!("{name} finds no ranges");
+            let message = format!("{name} needs ranges");
             self.error(&Error::config("ipam", message).advise(
-                r#"give ranges in ipam, as in "ranges": [[{"subnet": "10.1.2.0/24"}]], or put a selector before it that answers pools"#,
+                r#"set ranges in ipam, as in "ranges": [[{"subnet": "10.1.2.0/24"}]], or put a selector before it that answers pools"#,
             ));
         }
         if stage.step.is_allocator() {

@@ -1,5 +1,4 @@
-//! Keys without a reader among the delegates, the chain and the plugins of a network: each with the
-//! known key that is nearest.
+//! Keys that no delegate, chain or plugin of a network reads, each with the nearest known key.
 
 use std::collections::BTreeSet;
 
@@ -79,7 +78,7 @@ impl Findings {
         for key in keys {
             if key != "subnet" && ipam.get(key).is_some_and(|value| !value.is_null()) {
                 let message = format!(
-                    "ipam.{key} has an effect only beside ipam.subnet: write it into each range that it is for"
+                    "ipam.{key} has an effect only beside ipam.subnet: move it into the ranges that it is meant for"
                 );
                 self.push("warning", &message);
             }
@@ -109,8 +108,8 @@ impl Findings {
         }
         let place = format!("{path}.{}", key.escape_debug());
         let message = match nearest(key, read.known.iter().copied()) {
-            Some(meant) if read.open => format!("{place}: write {meant} if that is meant"),
-            Some(meant) => format!("{place}: {why}: write {meant} if that is meant"),
+            Some(meant) if read.open => format!("{place}: did you mean {meant}?"),
+            Some(meant) => format!("{place}: {why}: did you mean {meant}?"),
             None if read.open => return,
             None => format!("{place}: {why}: remove it, or correct its name"),
         };
@@ -127,7 +126,7 @@ struct ReadKeys<'a> {
 }
 
 impl<'a> ReadKeys<'a> {
-    /// What delegates claim, with the chain's own keys.
+    /// The keys that delegates say they read, with the chain's own.
     fn of(abouts: impl IntoIterator<Item = &'a About>) -> Self {
         let mut this = Self { known: CHAIN_KEYS.into(), open: false };
         for about in abouts {
@@ -142,8 +141,8 @@ impl<'a> ReadKeys<'a> {
 /// In `ipam` the chain writes it: a delegate's `server` is not a misspelt one.
 const SERVES: &str = "serves";
 
-/// Whether a key is the chain's to write, or one that replaced systems have and that says nothing here:
-/// a name, and where their logs go.
+/// Whether the chain writes a key, or a replaced system has it and it has no effect here: a name, and
+/// settings of logs.
 fn is_idle(key: &str) -> bool {
     matches!(key, "name" | SERVES) || key.starts_with("log")
 }

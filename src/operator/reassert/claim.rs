@@ -31,7 +31,7 @@ impl Reassertion<'_> {
             Presence::Held(read) => read,
             Presence::Unreadable(error) => {
                 let row = row(network, attachment, &Record::default(), "unreadable");
-                let error = error.advise("what it holds is not claimed");
+                let error = error.advise("its addresses are not claimed");
                 return self.push_row(row, Err(error));
             }
         };
@@ -66,7 +66,7 @@ impl Reassertion<'_> {
         }
         let path = self.state.record(network, attachment);
         match RecordFile::open_existing(&path, Duration::ZERO).and_then(Presence::known) {
-            // It may say something else by now. Its lock is held until all is claimed.
+            // It may have changed. Its lock is held until all is claimed.
             Ok(Some(Opened { mut file, record, .. })) => {
                 self.claim_each(&session, attachment, &record, Some(&mut file))
             }
@@ -151,11 +151,11 @@ impl Reassertion<'_> {
             // It has its pools from `ipam`, and takes requests as from a runtime.
             None if is_struck => {
                 let message = format!(
-                    "an address that it gave beside {} was released; which pool of ipam is left out is not recorded",
+                    "release took back an address that it gave with {}: the record does not say from which pool",
                     granted.ips.join(", ")
                 );
                 return Err(
-                    Error::new(ErrorCode::RECORD, message).advise("re-create the attachment")
+                    Error::new(ErrorCode::RECORD, message).advise("re-create the container")
                 );
             }
             None => renewed.args = Some(json!({"cni": {"ips": granted.ips}})),
@@ -188,11 +188,11 @@ fn requests(pools: &[Value], granted: &Granted) -> Result<Vec<Value>> {
     let mut pools = pools.to_vec();
     if pools.len() != granted.ips.len() {
         let message = format!(
-            "pools it was shown: {}, addresses it gave: {}; which is of which is not recorded",
+            "the record has {} pools and {} addresses: which address is from which pool is unknown",
             pools.len(),
             granted.ips.len()
         );
-        return Err(Error::new(ErrorCode::RECORD, message).advise("re-create the attachment"));
+        return Err(Error::new(ErrorCode::RECORD, message).advise("re-create the container"));
     }
     for (pool, ip) in pools.iter_mut().zip(&granted.ips) {
         let address = address(ip)?;
@@ -200,14 +200,14 @@ fn requests(pools: &[Value], granted: &Granted) -> Result<Vec<Value>> {
             for key in ["requested-ip", "requested_ip"] {
                 pool.insert(key.to_owned(), address.to_string().into());
             }
-            // Whoever holds it by now keeps it.
+            // If another owner holds it, that owner keeps it.
             pool.remove("takeover");
         }
     }
     Ok(pools)
 }
 
-/// What an allocator answers; an error if an address that was to be claimed is missing.
+/// Reads an allocator's answer; an error if a claimed address is missing in it.
 fn confirm(granted: &Granted, answer: DelegateOutput) -> Result<Granted> {
     let answer = Value::Object(answer.unwrap_or_default());
     let mut answer = IpamResult::parse(&answer, "its answer")?;
@@ -227,7 +227,7 @@ fn address(ip: &str) -> Result<IpAddr> {
     match parse_cidr(ip) {
         Ok(net) => Ok(net.addr()),
         Err(error) => {
-            Err(Error::new(ErrorCode::RECORD, "what it gave is no address").caused_by(error))
+            Err(Error::new(ErrorCode::RECORD, "invalid address in the record").caused_by(error))
         }
     }
 }

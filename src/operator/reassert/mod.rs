@@ -68,7 +68,7 @@ const COLUMNS: &[Column] = &[
 const NOT_YET: &str =
     "no store was accepted: when every node has claimed, run reassert --yes on each";
 
-/// What became of a record's addresses, or of a store.
+/// The outcome of a record's addresses, or of a store.
 #[derive(Clone, Copy)]
 enum ClaimOutcome {
     /// It is left as it is, with the reason.
@@ -96,7 +96,7 @@ struct Reassertion<'a> {
     state: StateDir,
     reaches: Reaches,
     stores: Stores,
-    /// Networks whose stores are not accepted: it is not known where something is to be claimed.
+    /// Networks whose stores are not accepted: the store of a claim is unknown.
     unclear: Vec<NetworkName>,
     rows: Vec<Row>,
     /// A dry run has found something to do.
@@ -108,7 +108,7 @@ impl Reassertion<'_> {
     /// Claims what the records of the network hold, or those of every network.
     ///
     /// # Errors
-    /// Nothing at all is known of the network that was typed.
+    /// Error 7: the typed network has neither records nor a configuration.
     fn claim_recorded(&mut self, typed: Option<&NetworkName>) -> Result<()> {
         let networks = match typed {
             Some(network) => vec![network.clone()],
@@ -197,7 +197,7 @@ impl Reassertion<'_> {
         } else if store.accept(&session)? {
             ClaimOutcome::Accepted
         } else {
-            ClaimOutcome::Kept("its store has no identity")
+            ClaimOutcome::Kept("its store has no identity that could change")
         }))
     }
 

@@ -1,4 +1,4 @@
-//! Whose the stores of allocators are.
+//! The reach of the allocators' stores.
 
 use std::path::PathBuf;
 
@@ -8,15 +8,15 @@ use crate::operator::about::About;
 use ipam_kit::delegate::Reach;
 use ipam_kit::error::{Error, ErrorCode, Result};
 
-/// What programs have said of the reach of their stores.
+/// The programs asked so far, with the reach of their stores.
 #[derive(Default)]
 pub(super) struct Reaches(Vec<(PathBuf, Option<Reach>)>);
 
 impl Reaches {
-    /// Why nothing is claimed from a delegate; `None` for an allocator whose store nodes share.
+    /// Says why nothing is claimed from a delegate; `None` for an allocator whose store nodes share.
     ///
     /// # Errors
-    /// An allocator of ours does not say whose its store is.
+    /// Error 110: an allocator of ours does not say the reach of its store.
     pub(super) fn reason_to_skip(
         &mut self,
         session: &Session<'_>,
@@ -24,13 +24,14 @@ impl Reaches {
     ) -> Result<Option<&'static str>> {
         match self.of(session, step) {
             Some(Reach::Cluster) => Ok(None),
-            Some(Reach::Node) => Ok(Some("its store is this node's")),
+            Some(Reach::Node) => Ok(Some("its store belongs to this node alone")),
             None if !step.is_allocator() => Ok(Some("it is a standard plugin")),
             None => {
                 let program = step.program.display();
-                let message = format!("{program} about --json does not say whose its store is");
-                Err(Error::new(ErrorCode::DELEGATE, message)
-                    .advise("install a build that answers it, then repeat this"))
+                let message = format!("{program}: its answer to about --json has no reach");
+                Err(Error::new(ErrorCode::DELEGATE, message).advise(
+                    "install a build that says it (node or cluster), then run reassert again",
+                ))
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The stores that records and configurations name, each once for a network, and telling their allocators to trust
-//! them as they stand.
+//! The stores that records and configurations name, each once for a network, and the question to
+//! their allocators to trust them.
 
 use serde_json::{Map, Value};
 
@@ -19,7 +19,7 @@ use ipam_kit::contract::DelegateInput;
 use ipam_kit::delegate::Request;
 use ipam_kit::error::{Error, ErrorCode, Result};
 
-/// The question by which an allocator trusts its store from now on.
+/// The arguments that make an allocator trust its store.
 const ACCEPT: [&str; 4] = ["accept", "--json", "--config", "-"];
 
 /// Every store, in the order in which they were found.
@@ -77,7 +77,7 @@ impl Stores {
                 printed.warnings.push(error.in_full());
                 partial = true;
             }
-            // One that no pool is for today has a store all the same.
+            // A delegate without a pool at present has a store, too.
             let run = stage
                 .run
                 .or_else(|| Handoff::of(&session, IpamResult::default()).run_for(&stage.step));
@@ -92,7 +92,7 @@ impl Stores {
     /// the record names; `None` where the network has no delegate of that name any more.
     ///
     /// # Errors
-    /// It cannot be told which section that is.
+    /// Error 7: several sections may be meant, or its settings are unknown.
     pub(super) fn present(&self, session: &Session<'_>, run: &Run) -> Result<Option<Run>> {
         let network = session.request.network.name();
         let all: Vec<_> = self.present_of(network, &run.delegate).collect();
@@ -109,15 +109,15 @@ impl Stores {
             (None, []) => return Ok(None),
             (None, [(_, present)]) if !present.partial => present,
             (None, [_]) => {
-                return Err(unclear(run, "its settings are not known while a selector fails")
-                    .advise("mend what the selector fails with, then repeat this"));
+                return Err(unclear(run, "its settings are unknown while a selector fails")
+                    .advise("correct the failure of the selector, then run reassert again"));
             }
             (None, _) => {
                 return Err(unclear(
                     run,
                     "several entries of ipam.delegates may be the recorded one",
                 )
-                .advise("give each the `serves` that the record has, then repeat this"));
+                .advise("give each the `serves` that the record has, then run reassert again"));
             }
         };
         let Run { program, source, mut ipam, .. } = present.run.clone();
@@ -169,7 +169,7 @@ impl Stores {
 }
 
 fn unclear(run: &Run, why: &str) -> Error {
-    let message = format!("{}: {why}, so that no store of the network is accepted", run.delegate);
+    let message = format!("{}: {why}; no store of the network is accepted", run.delegate);
     Error::new(ErrorCode::INVALID_CONFIG, message)
 }
 
@@ -182,7 +182,7 @@ impl AllocatorStore {
         match query::ask(session, &self.step, &ACCEPT, &self.stdin)? {
             Value::Object(answer) => Ok(answer.get("accepted") != Some(&Value::Bool(false))),
             _ => {
-                let message = format!("{}: its answer is no object", self.step.name);
+                let message = format!("{}: its answer: expected an object", self.step.name);
                 Err(Error::new(ErrorCode::DELEGATE, message))
             }
         }

@@ -26,7 +26,7 @@ pub(super) fn who(call: &InspectCall<'_>) -> Result<String> {
     let mut network = call.open()?;
     let entries = network.entries(|entry| entry.lease.address.addr() == address)?;
     if entries.is_empty() && !call.prints_json() {
-        return Err(network.nobody_holds(address));
+        return Err(network.not_held(address));
     }
     Ok(network.print(&entries))
 }
@@ -48,12 +48,12 @@ pub(super) fn release(call: &InspectCall<'_>) -> Result<String> {
     let mut text = network.print(&entries);
     if !call.prints_json() {
         let summary = release_summary(entries.is_empty(), is_done);
-        text.push_str(summary.unwrap_or("not released: add --yes to do it\n"));
+        text.push_str(summary.unwrap_or("nothing was released; add --yes to do it\n"));
     }
     Ok(text)
 }
 
-/// What `release` takes back: entries that match all that was typed.
+/// The choice of `release`: entries that match every operand and option.
 struct Choice<'a> {
     addresses: Vec<IpAddr>,
     owner: Option<&'a str>,
@@ -69,7 +69,7 @@ impl<'a> Choice<'a> {
         };
         if choice.addresses.is_empty() && !choice.is_by_name() {
             return Err(usage_error(
-                "release: name addresses, --owner CONTAINER[/IFNAME] or --node NODE",
+                "release needs ADDRESS…, --owner CONTAINER[/IFNAME] or --node NODE",
             ));
         }
         Ok(choice)
@@ -99,19 +99,19 @@ fn is_owned_by(entry: &Entry, owner: &str) -> bool {
     }
 }
 
-/// Whether an entry is held on a node; `this_node` holds those that name none.
+/// Whether an entry is held on a node; `this_node` holds entries without a node.
 fn is_on_node(entry: &Entry, node: &str, this_node: Option<&str>) -> bool {
     let Some(holder) = &entry.holder else { return false };
     holder.node.as_deref().or(this_node) == Some(node)
 }
 
 impl NetworkLedger<'_> {
-    /// Refuses an address that is free, or an owner without any.
+    /// Refuses an address that is not held, or an owner without an address.
     fn refuse_missing(&mut self, choice: &Choice<'_>, chosen: &[Entry]) -> Result<()> {
         if !choice.is_by_name() {
             for address in &choice.addresses {
                 if !chosen.iter().any(|entry| entry.lease.address.addr() == *address) {
-                    return Err(self.nobody_holds(*address));
+                    return Err(self.not_held(*address));
                 }
             }
         }
@@ -122,17 +122,22 @@ impl NetworkLedger<'_> {
         Ok(())
     }
 
-    /// The error for an address without an entry, with what is known of the address.
-    fn nobody_holds(&mut self, address: IpAddr) -> Error {
-        let message = format!("nobody holds {address} on {}", self.request.network.name());
-        let error = Error::new(ErrorCode::NOT_HELD, message);
+    /// The error for an address without an entry: it is free, or it says why the address is never
+    /// given.
+    fn not_held(&mut self, address: IpAddr) -> Error {
+        let network = self.request.network.name();
         let sets = self.requested_pools().and_then(|pools| self.ledger.sets(&pools));
-        let Ok(sets) = sets else { return error };
-        let why = match sets.iter().find(|set| set.find(address).is_some()) {
-            None => "in no range of the pools".to_owned(),
-            Some(set) => set.refusal(address).unwrap_or("free".to_owned()),
+        let message = match sets {
+            Err(_) => format!("no owner holds {address} on {network}"),
+            Ok(sets) => match sets.iter().find(|set| set.find(address).is_some()) {
+                None => format!("{address} is in no pool of {network}"),
+                Some(set) => match set.refusal(address) {
+                    None => format!("{address} is free on {network}"),
+                    Some(why) => format!("{address} is {why}"),
+                },
+            },
         };
-        error.advise(format!("it is {why}"))
+        Error::new(ErrorCode::NOT_HELD, message)
     }
 
     fn print(&mut self, entries: &[Entry]) -> String {

@@ -1,4 +1,4 @@
-//! `lint`: what an allocator over a ledger says of its own pools.
+//! `lint`: the findings of an allocator over a ledger about its own pools.
 
 use std::ops::ControlFlow;
 
@@ -12,7 +12,7 @@ use ipam_kit::pool::{Pool, Range, RangeSet};
 use super::{InspectCall, NetworkLedger};
 use crate::{Row, finding, print_rows, push_findings};
 
-/// How many entries are named one by one.
+/// At most so many entries are named one by one.
 const NAMED: usize = 20;
 
 pub(super) fn lint(call: &InspectCall<'_>) -> Result<String> {
@@ -28,7 +28,7 @@ pub(super) fn lint(call: &InspectCall<'_>) -> Result<String> {
 }
 
 impl NetworkLedger<'_> {
-    /// What is wrong with a configuration and with the pools that it asks for.
+    /// Finds the faults of a configuration and of the pools that it asks for.
     ///
     /// # Errors
     /// The store cannot be read, and pools are asked for.
@@ -60,10 +60,10 @@ impl NetworkLedger<'_> {
     }
 }
 
-/// What a scan of a ledger counts.
+/// The counts of a scan of a ledger.
 #[derive(Default)]
 struct Tally {
-    /// How many addresses of each pool are held.
+    /// The number of held addresses of each pool.
     held: Vec<u64>,
     unreadable: Vec<String>,
     leftovers: u64,
@@ -109,15 +109,18 @@ fn of_pools(ledger: &mut dyn Inspect, pools: &[Pool], sets: &[RangeSet]) -> Resu
         findings.push(finding("warning", what));
     }
     if more > 0 {
-        findings.push(finding("warning", &format!("and {more} more that cannot be read")));
+        findings.push(finding("warning", &format!("and {more} more unreadable entries")));
     }
     if tally.leftovers > 0 {
-        let message = format!("{} entries are leftovers that hold nothing", tally.leftovers);
+        let message = format!(
+            "{} entries are leftovers of killed calls or other programs, without an owner",
+            tally.leftovers
+        );
         findings.push(finding("note", &message));
     }
     if tally.without_ifname > 0 {
         let message = format!(
-            "{} addresses are held by entries that name no interface, as older systems write them",
+            "{} addresses are held by entries without an interface, as older systems write them",
             tally.without_ifname
         );
         findings.push(finding("note", &message));
@@ -125,13 +128,13 @@ fn of_pools(ledger: &mut dyn Inspect, pools: &[Pool], sets: &[RangeSet]) -> Resu
     Ok(findings)
 }
 
-/// How full a pool is: a warning if no address is left.
+/// The use of a pool: a warning if no address is left.
 fn of_use(pool: &Pool, set: &RangeSet, held: u64) -> Row {
     let name = pool.name().map(|name| format!(" {name}")).unwrap_or_default();
     let size = set.size();
     let message = format!("pool{name} ({set}): {held} of {size} addresses are held");
     if u128::from(held) >= size {
-        return finding("warning", &format!("{message}: it is full"));
+        return finding("warning", &format!("{message}: the pool is full"));
     }
     finding("note", &message)
 }
@@ -143,6 +146,6 @@ fn strange_gateway(range: &Range) -> Option<Row> {
         return None;
     }
     let message =
-        format!("the gateway {gateway} lies outside of its subnet {subnet}: correct one of them");
+        format!("the gateway {gateway} is outside its subnet {subnet}: correct one of them");
     Some(finding("warning", &message))
 }

@@ -1,5 +1,5 @@
-//! The verbs that an allocator over a ledger answers to people: who holds what, how full the pools
-//! are, and taking leases back.
+//! The verbs of an allocator over a ledger that people type: leases, the use of pools, and taking
+//! leases back.
 
 mod leases;
 mod lint;
@@ -18,60 +18,63 @@ use ipam_kit::keys::Key;
 
 use crate::{Arguments, Cli, CliRequest, CliVerb, OptionSpec, read_file};
 
-const CONFIG: OptionSpec =
-    OptionSpec::with_value("config", "FILE", "the network configuration; - reads it from stdin")
-        .required();
+const CONFIG: OptionSpec = OptionSpec::with_value(
+    "config",
+    "FILE",
+    "the file of the network's configuration; - for stdin",
+)
+.required();
 
-/// Runs a verb and tells what it prints.
+/// Runs a verb and returns its output.
 type RunInspect = fn(&InspectCall<'_>) -> Result<String>;
 
 const VERBS: &[CliVerb<RunInspect>] = &[
     CliVerb {
         name: "list",
         operands: &[],
-        about: "who holds which address",
+        about: "lists the leases: which container holds which address",
         options: &[CONFIG, OptionSpec::JSON],
         run: leases::list,
     },
     CliVerb {
         name: "who",
         operands: &["ADDRESS"],
-        about: "who holds one address",
+        about: "shows which container holds one address",
         options: &[CONFIG, OptionSpec::JSON],
         run: leases::who,
     },
     CliVerb {
         name: "pools",
         operands: &[],
-        about: "how full the pools are, with a map of each",
+        about: "shows how full each pool is, with a map",
         options: &[CONFIG, OptionSpec::JSON, OptionSpec::ASCII],
         run: pools::pools,
     },
     CliVerb {
         name: "release",
         operands: &["[ADDRESS…]"],
-        about: "takes addresses back into their pools; a dry run unless --yes",
+        about: "releases addresses; a dry run without --yes",
         options: &[CONFIG, OptionSpec::JSON, OptionSpec::YES, OptionSpec::OWNER, OptionSpec::NODE],
         run: leases::release,
     },
     CliVerb {
         name: "lint",
         operands: &[],
-        about: "how full the pools are, and which entries are no leases",
+        about: "checks the configuration, the pools and the entries of the store",
         options: &[CONFIG, OptionSpec::JSON],
         run: lint::lint,
     },
     CliVerb {
         name: "accept",
         operands: &[],
-        about: "trusts a store that was swapped or restored, see ipam-delegated reassert",
+        about: "trusts a store that was swapped or restored; see ipam-delegated reassert",
         options: &[CONFIG, OptionSpec::JSON],
         run: accept,
     },
     CliVerb {
         name: "about",
         operands: &[],
-        about: "what this program is",
+        about: "describes this program",
         options: &[OptionSpec::JSON],
         run: about,
     },
@@ -80,22 +83,25 @@ const VERBS: &[CliVerb<RunInspect>] = &[
 /// The verbs that `ipam-delegated` alone has.
 const VERBS_OF_THE_CHAIN: [&str; 5] = ["attachments", "reap", "reassert", "forget", "explain"];
 
+/// The verbs that `ipam-delegated` has too.
+const VERBS_OF_A_NETWORK: [&str; 5] = ["list", "who", "pools", "release", "lint"];
+
 const NOTES: &str = "
-The pools are those of prevResult.pools, else what ipam has: pools, ranges or subnet.
-ipam-delegated has the same verbs by the network's name, and asks its selectors for the pools.
+Pools are read from prevResult.pools; if that is missing, from pools, ranges or subnet in ipam.
+ipam-delegated has the same verbs: it finds a network by its name, and runs its selectors.
 ";
 
-/// Answers a verb that was typed: for `Allocate::answering`.
+/// Answers a typed verb: for `Allocate::answering`.
 ///
-/// `version` and `about` tell the version of this package, not of the program.
+/// `version` and `about` print the version of this package, not of the program.
 ///
 /// # Errors
-/// What was typed is not understood, or the verb fails.
+/// Error 4: the call is mistyped; else the verb's own error.
 pub fn answer<L: Ledger + 'static>(call: &CliCall) -> Result<String> {
     let cli = Cli {
         program: call.name,
         version: env!("CARGO_PKG_VERSION"),
-        about: "gives addresses as a CNI IPAM delegate; runtimes call it with CNI_COMMAND set.",
+        about: "is a CNI IPAM delegate that gives addresses; runtimes call it with CNI_COMMAND set.",
         verbs: VERBS,
         options: &[],
         notes: NOTES,
@@ -103,9 +109,13 @@ pub fn answer<L: Ledger + 'static>(call: &CliCall) -> Result<String> {
     };
     let parsed = cli.parse(&call.arguments).map_err(|error| {
         let first = call.arguments.first().and_then(|word| word.to_str()).unwrap_or_default();
-        match VERBS_OF_THE_CHAIN.contains(&first) {
-            true => error.advise(format!("ipam-delegated {first} does it")),
-            false => error,
+        let has_config = call.arguments.iter().any(|word| word.to_string_lossy() == "--config");
+        if VERBS_OF_THE_CHAIN.contains(&first) {
+            error.advise(format!("ipam-delegated {first} does it"))
+        } else if VERBS_OF_A_NETWORK.contains(&first) && !has_config {
+            error.advise(format!("ipam-delegated {first} finds the file by the network's name"))
+        } else {
+            error
         }
     })?;
     match parsed {
@@ -125,7 +135,7 @@ struct InspectCall<'a> {
     call: &'a CliCall,
     arguments: Arguments,
     reach: Reach,
-    /// The keys of `ipam` that the allocator reads, where it says so.
+    /// The keys of `ipam` that the allocator reads; `None` if it does not say.
     keys: Option<Vec<Key>>,
     open: fn(&Request) -> Result<Box<dyn Inspect>>,
 }
@@ -185,8 +195,8 @@ fn accept(call: &InspectCall<'_>) -> Result<String> {
         return Ok(format!("{}\n", json!({"accepted": accepted})));
     }
     Ok(match accepted {
-        true => "accepted: the store as it stands is the one to use\n",
-        false => "nothing to accept: this store is not told from another\n",
+        true => "accepted: the store is trusted as it is\n",
+        false => "nothing to accept: the store has no identity that could change\n",
     }
     .to_owned())
 }
