@@ -4,13 +4,15 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use ipam_kit::host::read_regular;
+
 /// Describes the process that works on a record, such as `process 4711 (ipam-delegated) works on it`.
 /// The kernel names no process if the one that took the lock has ended.
 pub(super) fn describe_holder(record: &Path) -> String {
     match find_holder(record) {
         None => "a call works on it".to_owned(),
         Some(process) => {
-            let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+            let name = read(&format!("/proc/{process}/comm")).unwrap_or_default();
             format!("process {process} ({}) works on it", name.trim_end())
         }
     }
@@ -19,7 +21,7 @@ pub(super) fn describe_holder(record: &Path) -> String {
 /// Finds a process that has locked a file by `flock`, and has the file open.
 fn find_holder(file: &Path) -> Option<u32> {
     let wanted = fs::metadata(file).ok()?;
-    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let locks = read("/proc/locks")?;
     let holders = locks.lines().filter_map(|line| parse_lock(line, wanted.ino()));
     holders.into_iter().find(|process| {
         // The table names devices as the kernel does, which is not always the file's device.
@@ -28,6 +30,11 @@ fn find_holder(file: &Path) -> Option<u32> {
             .filter_map(|open| fs::metadata(open.path()).ok())
             .any(|open| (open.dev(), open.ino()) == (wanted.dev(), wanted.ino()))
     })
+}
+
+fn read(file: &str) -> Option<String> {
+    let bytes = read_regular(Path::new(file)).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Reads the process of a line such as `1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF`; `None` for
