@@ -1,4 +1,4 @@
-//! What this node remembers of a pool between two calls: its ranges, and addresses that were free.
+//! The node's memory of a pool between two calls: its ranges, and addresses that were free.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -38,7 +38,7 @@ pub(crate) enum RangeSource<'a> {
 /// How long a cache is used, in milliseconds: a restored store may reach the same indexes again.
 const MAX_AGE: u64 = 60_000;
 
-/// From this length on, in bytes, the next claim writes a new state in the place of the events.
+/// From this length on, in bytes, the next claim replaces the events with a new state.
 const COMPACTED: usize = 32 * 1024;
 
 /// From this length on, in bytes, the file is removed: no claim compacts it, because addresses are
@@ -46,12 +46,12 @@ const COMPACTED: usize = 32 * 1024;
 const REMOVED: u64 = 2 * COMPACTED as u64;
 
 impl Cache {
-    /// The cache at this path, which need not exist.
+    /// Returns the cache at this path, which need not exist.
     pub(crate) fn at(path: PathBuf) -> Self {
         Self { path }
     }
 
-    /// What is remembered; `None` if nothing is, or if it is too old.
+    /// Reads the cache; `None` if it is missing, or too old.
     pub(crate) fn read(&self) -> Option<CachedPool> {
         let file = self.read_file()?;
         let age = now().checked_sub(file.read_at())?;
@@ -95,7 +95,7 @@ impl Cache {
         Some(chosen)
     }
 
-    /// Sets `chosen` to the candidate that it takes out, before it writes that down.
+    /// Sets `chosen` to the candidate that it takes out, before it writes the event.
     fn take_out(&self, candidates: &[IpAddr], chosen: &mut IpAddr) -> io::Result<()> {
         let _folder = lock_folder(self.folder())?;
         let Some(file) = self.read_file() else { return Ok(()) };

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::definition::Definition;
 
-/// What is remembered of a pool.
+/// A node's memory of a pool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CachedPool {
     /// Its definition, if the ranges are in Consul.
@@ -87,7 +87,7 @@ impl CacheFile {
         self.head.read_at
     }
 
-    /// The state after all events.
+    /// Returns the state after all events.
     pub(crate) fn into_pool(self) -> CachedPool {
         let cursor = self.cursor();
         let contended = self.contended_claims() > 0;
@@ -108,7 +108,7 @@ impl CacheFile {
         CachedPool { definition, ranges, free, wide, cursor, contended }
     }
 
-    /// Whether an address is free after all events, without [`CacheFile::into_pool`].
+    /// Returns whether an address is free after all events, without [`CacheFile::into_pool`].
     pub(crate) fn is_free(&self, address: IpAddr) -> bool {
         for event in self.events.iter().rev() {
             match *event {
@@ -123,7 +123,7 @@ impl CacheFile {
         stretches.any(|(first, last)| first <= address && address <= last)
     }
 
-    /// The address that this node has taken last.
+    /// Returns the address that this node has taken last.
     pub(crate) fn cursor(&self) -> Option<IpAddr> {
         let chosen = self.events.iter().rev().find_map(|event| match *event {
             CacheEvent::Chosen(address) => Some(address),
@@ -132,7 +132,7 @@ impl CacheFile {
         chosen.or(self.head.cursor)
     }
 
-    /// How many more claims choose random addresses.
+    /// Returns how many more claims choose random addresses.
     pub(crate) fn contended_claims(&self) -> u32 {
         let mut claims = self.head.contended_claims;
         for event in &self.events {
@@ -147,7 +147,7 @@ impl CacheFile {
 }
 
 impl CacheEvent {
-    /// The line of the event, with its end.
+    /// Returns the line of the event, with its end.
     pub(crate) fn to_line(self) -> String {
         match self {
             Self::Chosen(address) => format!("-{address}\n"),
@@ -172,7 +172,7 @@ impl CacheEvent {
     }
 }
 
-/// The first line of a file, with its end.
+/// Returns the first line of a file, with its end.
 ///
 /// # Errors
 /// It cannot be written as JSON.
@@ -195,7 +195,7 @@ pub(crate) fn first_line(
     Ok(line)
 }
 
-/// Addresses as stretches without holes, each written `FROM-TO`.
+/// Returns addresses as stretches without holes, each written `FROM-TO`.
 fn stretches(addresses: &BTreeSet<IpAddr>) -> Vec<String> {
     let mut found: Vec<(IpAddr, IpAddr)> = Vec::new();
     for address in addresses {
@@ -207,7 +207,7 @@ fn stretches(addresses: &BTreeSet<IpAddr>) -> Vec<String> {
     found.iter().map(|(first, last)| format!("{first}-{last}")).collect()
 }
 
-/// The first and the last address of a stretch.
+/// Returns the first and the last address of a stretch.
 fn parse_stretch(stretch: &str) -> Option<(IpAddr, IpAddr)> {
     let (first, last) = stretch.split_once('-')?;
     Some((parse_address(first).ok()?, parse_address(last).ok()?))

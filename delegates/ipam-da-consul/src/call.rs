@@ -1,4 +1,4 @@
-//! What a call is about.
+//! The subject of a call: its verb, keys and pools.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use ipam_kit::{Request, Result};
 use crate::config::Site;
 use crate::keys::{ConsulKeys, check_name};
 
-/// What a call is about; nothing changes it.
+/// The subject of a call, which nothing changes: its verb, keys and pools.
 #[derive(Debug)]
 pub(crate) struct CallScope {
     pub(crate) verb: Verb,
@@ -26,10 +26,10 @@ pub(crate) struct CallScope {
 }
 
 impl CallScope {
-    /// Reads it from a request.
+    /// Reads the subject of a request.
     ///
     /// # Errors
-    /// A pool's name cannot be one in Consul.
+    /// A pool's name is invalid in Consul.
     pub(crate) fn of(request: &Request, site: &Site) -> Result<Self> {
         let network = request.network.name();
         let mut folders = BTreeSet::new();
@@ -62,7 +62,8 @@ impl CallScope {
         })
     }
 
-    /// Whether the runtime's cache has a result of this owner, as far as the cache can be read.
+    /// Returns whether the runtime's cache has a result of this owner, as far as the cache can be
+    /// read.
     pub(crate) fn may_be_cached(&self, owner: &Owner) -> bool {
         let cached = self.results.of(&owner.scope.network, &owner.container, &owner.ifname);
         cached.map_or(true, |cached| cached.is_some())

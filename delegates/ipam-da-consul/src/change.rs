@@ -27,7 +27,7 @@ const BATCH: usize = 60;
 /// several.
 ///
 /// # Errors
-/// It was not made, and will not be.
+/// The change was not made, and will not be.
 pub(crate) fn change_in_parts(
     keys: &ConsulKeys,
     session: &mut ConsulSession,
@@ -118,7 +118,7 @@ fn make_change(
     }
 }
 
-/// The owners that lose an address by a change, as their keys show them.
+/// Returns the owners that lose an address by a change, as their keys show them.
 fn read_losers(
     keys: &ConsulKeys,
     session: &mut ConsulSession,
@@ -139,7 +139,7 @@ fn read_losers(
     Ok(losers)
 }
 
-/// The indexes of the definitions that guard a change, by their pools' names.
+/// Returns the indexes of the definitions that guard a change, by their pools' names.
 fn definitions_of(change: &Change<'_>, token: &ViewToken) -> BTreeMap<String, u64> {
     let mut definitions = BTreeMap::new();
     for claim in change.claim.iter().filter(|claim| claim.request.set.is_none()) {
@@ -152,7 +152,7 @@ fn definitions_of(change: &Change<'_>, token: &ViewToken) -> BTreeMap<String, u6
     definitions
 }
 
-/// The address for a claim: a candidate that no other process of this node has chosen.
+/// Chooses the address for a claim: a candidate that no other process of this node has chosen.
 fn choose(pools: &Pools, claim: &Claim<'_>) -> Option<IpAddr> {
     if claim.request.requested.is_some() {
         return claim.candidates.first().copied();
@@ -173,8 +173,8 @@ fn put_back(pools: &Pools, txn: &ChangeTxn<'_>, commit: &Commit<ViewToken>) {
     }
 }
 
-/// Remembers a claim's mark. If the mark before it proves that the store was restored, the claim is
-/// taken back.
+/// Remembers a claim's mark. If the mark before it proves that the store was restored, this
+/// releases the claim and fails.
 ///
 /// # Errors
 /// The store was restored.
@@ -200,7 +200,7 @@ fn check_mark(
     Ok(())
 }
 
-/// Releases what was claimed in a store that was restored; `error` says so.
+/// Releases the addresses claimed in a store that was restored; `error` says that it was.
 fn take_back(session: &mut ConsulSession, txn: &ChangeTxn<'_>, index: u64, error: Error) -> Error {
     let made = done::<ViewToken>(txn.change, txn.chosen, revision(index));
     let Commit::Done { kept, claimed } = made else { return error };
@@ -233,7 +233,7 @@ fn take_back(session: &mut ConsulSession, txn: &ChangeTxn<'_>, index: u64, error
     }
 }
 
-/// Remembers what a change that was made means for the next call of this node.
+/// Remembers the effect of a change for the next call of this node.
 fn remember_change(session: &mut ConsulSession, txn: &ChangeTxn<'_>) {
     let Change { keep, claim, leave, drop } = txn.change;
     session.pools.skip_missing_folders();

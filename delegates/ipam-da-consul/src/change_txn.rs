@@ -1,4 +1,4 @@
-//! A change as one transaction: what guards it, what it writes, and what each operation is for.
+//! A change as one transaction: its guards, its writes, and the purpose of each operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -39,7 +39,7 @@ pub(crate) struct ChangeTxn<'a> {
     pub(crate) marked: bool,
 }
 
-/// What an operation is for.
+/// The purpose of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpRole {
     /// Fails if a definition has changed.
@@ -59,7 +59,7 @@ pub(crate) enum OpRole {
 }
 
 impl ChangeTxn<'_> {
-    /// The operations, each with what it is for.
+    /// Returns the operations, each with its purpose.
     pub(crate) fn ops(&self) -> Vec<(OpRole, Op)> {
         let mut ops = Vec::new();
         for (pool, index) in self.definitions {
@@ -94,7 +94,7 @@ impl ChangeTxn<'_> {
         ops
     }
 
-    /// The operations on keys of owners and on the node's mark.
+    /// Returns the operations on keys of owners and on the node's mark.
     fn index_ops(&self, owner_index: &OwnerIndex) -> Vec<(OpRole, Op)> {
         let mut ops = Vec::new();
         let owner_key = self.keys.owner(self.owner);
@@ -133,7 +133,7 @@ impl ChangeTxn<'_> {
         }
     }
 
-    /// The value of the owner's key after the change.
+    /// Returns the value of the owner's key after the change.
     pub(crate) fn owner_index(&self) -> OwnerIndex {
         let Change { keep, claim, leave, .. } = self.change;
         let mut items: Vec<IndexedLease> = keep.iter().map(|lease| self.item(lease)).collect();
@@ -149,14 +149,14 @@ impl ChangeTxn<'_> {
         OwnerIndex::written(self.owner, before.wrapping_add(1), items)
     }
 
-    /// A lease as an item of the owner's key, with the time at which it was taken first.
+    /// Returns a lease as an item of the owner's key, with the time at which it was taken first.
     fn item(&self, lease: &Lease) -> IndexedLease {
         let mut items = self.guard.owner_index.iter().flat_map(|owner_index| &owner_index.leases);
         let before = items.find(|item| item.address.addr() == lease.address.addr());
         IndexedLease::of(lease, before.map_or_else(now, |item| item.taken))
     }
 
-    /// The index of a lease's key; `None` if another owner has the address.
+    /// Returns the index of a lease's key; `None` if another owner has the address.
     fn index_of(&self, lease: &Lease) -> Option<u64> {
         match self.changed_indexes.get(&lease.address.addr()) {
             Some(changed) => *changed,
@@ -164,17 +164,17 @@ impl ChangeTxn<'_> {
         }
     }
 
-    /// The index of all keys that the transaction wrote.
+    /// Returns the index of all keys that the transaction wrote.
     pub(crate) fn index_in(&self, written: &[Pair]) -> u64 {
         written.iter().filter(|pair| pair.value.is_none()).map(|pair| pair.index).max().unwrap_or(0)
     }
 
-    /// The node's mark as it was before the transaction.
+    /// Returns the node's mark as it was before the transaction.
     pub(crate) fn mark_before(&self, written: &[Pair]) -> Option<ClaimMark> {
         self.marks_in(written).find(|pair| pair.value.is_some()).map(ClaimMark::of)
     }
 
-    /// The node's mark as the transaction wrote it.
+    /// Returns the node's mark as the transaction wrote it.
     pub(crate) fn mark_after(&self, written: &[Pair]) -> Option<ClaimMark> {
         self.marks_in(written).find(|pair| pair.value.is_none()).map(ClaimMark::of)
     }

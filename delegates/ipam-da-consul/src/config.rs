@@ -74,12 +74,12 @@ pub(crate) enum Consistency {
     Default,
     /// The leader asks the others whether it still leads.
     Consistent,
-    /// Any server answers by what it has.
+    /// Any server answers from its own state.
     Stale,
 }
 
 impl ConsulConfig {
-    /// The store that the configuration names.
+    /// Reads the store that the configuration names.
     ///
     /// # Errors
     /// As [`ServerSection::read`]; a setting of Consul alone is malformed.

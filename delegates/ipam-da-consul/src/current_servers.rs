@@ -1,7 +1,7 @@
-//! The servers that the network configuration names now, if a record names others.
+//! The servers of the present network configuration, if a record names others.
 //!
 //! They are tried first, because those of the record may be gone. Servers of another store would
-//! answer that nothing is held, so they are used only if they prove to be of the recorded store.
+//! answer that nothing is held, so they are used only if they prove to have the recorded store.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::values::index_of;
 const LONGEST: Duration = Duration::from_secs(3);
 const PART: u32 = 3;
 
-/// The store by the servers of the present configuration; `None` if the configuration has not
+/// Opens the store by the servers of the present configuration; `None` if the configuration has not
 /// changed since the record, or if no proof shows that these servers have the recorded store.
 pub(crate) fn proven(
     request: &Request,

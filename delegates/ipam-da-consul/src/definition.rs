@@ -22,7 +22,7 @@ impl Definition {
     /// Reads a pool's key.
     ///
     /// # Errors
-    /// The value is no array of ranges: code 103, with the key.
+    /// The value is not an array of ranges: code 103, with the key.
     pub(crate) fn read(pair: &Pair) -> Result<Self> {
         let Pair { key, value, index, .. } = pair;
         let value = value.as_ref().ok_or_else(|| no_definition(key, "the value is empty"))?;
@@ -35,7 +35,7 @@ impl Definition {
         Ok(Self { index: *index, ranges })
     }
 
-    /// The misspelt keys of its ranges.
+    /// Returns the misspelt keys of its ranges.
     pub(crate) fn misspelt(&self, pool: &str) -> Vec<MisspeltKey> {
         if self.ranges.iter().all(|range| range.unknown.is_empty()) {
             return Vec::new();
@@ -43,7 +43,7 @@ impl Definition {
         misspelt(&json!(self.ranges), RangeConfig::KEYS, &ConsulKeys::definition(pool))
     }
 
-    /// The ranges of this pool.
+    /// Returns the ranges of this pool.
     ///
     /// # Errors
     /// A range is wrong: code 103, with the key and the path in its value.
@@ -56,7 +56,7 @@ impl Definition {
     }
 }
 
-/// The pool does not exist.
+/// Makes the error of a pool that does not exist.
 pub(crate) fn no_such_pool(pool: &str) -> Error {
     let key = ConsulKeys::definition(pool);
     Error::new(ErrorCode::BACKEND, format!("pool {pool:?} not found: Consul has no key {key}"))

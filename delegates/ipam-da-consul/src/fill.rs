@@ -13,8 +13,8 @@ use crate::values::AddressValue;
 
 const NODES: usize = 50;
 
-/// The bodies of transactions that define a pool of this subnet and take these addresses, as if
-/// `ipam-da-consul` had given each to a container of its own, on 50 nodes.
+/// Returns the bodies of transactions that define a pool of this subnet and take these addresses,
+/// as if `ipam-da-consul` had given each to a container of its own, on 50 nodes.
 pub fn transactions(
     network: &NetworkName,
     pool: &str,

@@ -9,8 +9,8 @@ use ipam_kit::cni::address::parse_address;
 use ipam_kit::{Error, Result};
 use ipam_servers::escape;
 
-/// The keys of a network: pools and their folders as in passcod's ipam-da-consul, and beside them our
-/// own keys, because passcod fails on foreign keys in a pool's folder.
+/// The keys of a network: pools and their folders as in passcod's ipam-da-consul, and beside them
+/// our own keys, because passcod fails on foreign keys in a pool's folder.
 ///
 /// ```text
 /// ipam/                                                  a folder that passcod needs
@@ -35,53 +35,54 @@ pub(crate) const ROOT: &str = "ipam/";
 pub(crate) const OWNERS: &str = "ipam/.owners/";
 
 impl ConsulKeys {
-    /// The keys of a network; `has_nameless` says whether the call is about pools without names.
+    /// Makes the keys of a network; `has_nameless` says whether the call is about pools without
+    /// names.
     pub(crate) fn new(network: &NetworkName, has_nameless: bool) -> Self {
         Self { network: network.clone(), has_nameless }
     }
 
-    /// The name of the pool with this folder; `None` for a pool without a name.
+    /// Returns the name of the pool with this folder; `None` for a pool without a name.
     pub(crate) fn name_of(&self, folder: &str) -> Option<String> {
         let is_nameless = self.has_nameless && folder == self.network.as_str();
         (!is_nameless).then(|| folder.to_owned())
     }
 
-    /// The name of a pool's folder: the pool's name, or that of the network.
+    /// Returns the name of a pool's folder: the pool's name, or that of the network.
     pub(crate) fn folder_name(&self, pool: &Option<String>) -> String {
         pool.clone().unwrap_or_else(|| self.network.to_string())
     }
 
-    /// The network.
+    /// Returns the network.
     pub(crate) fn network(&self) -> &NetworkName {
         &self.network
     }
 
-    /// The ranges of a pool.
+    /// Returns the ranges of a pool.
     pub(crate) fn definition(pool: &str) -> String {
         format!("{ROOT}{pool}")
     }
 
-    /// The folder of a pool's addresses; that of a pool without a name is the network's.
+    /// Returns the folder of a pool's addresses; that of a pool without a name is the network's.
     pub(crate) fn folder(&self, pool: Option<&str>) -> String {
         format!("{ROOT}{}/", pool.unwrap_or(self.network.as_str()))
     }
 
-    /// Which folder keys passcod needs for a pool.
+    /// Returns the folder keys that passcod needs for a pool.
     pub(crate) fn folders(pool: &str) -> [String; 2] {
         [ROOT.to_owned(), format!("{ROOT}{pool}/")]
     }
 
-    /// The key of an address of a pool: who holds it.
+    /// Returns the key of an address of a pool: who holds it.
     pub(crate) fn lease(&self, pool: Option<&str>, address: IpAddr) -> String {
         format!("{}{address}", self.folder(pool))
     }
 
-    /// The same, of a lease's address.
+    /// Returns the key of a lease's address.
     pub(crate) fn of_lease(&self, lease: &Lease) -> String {
         self.lease(lease.pool.as_deref(), lease.address.addr())
     }
 
-    /// The key of an owner: what it holds.
+    /// Returns the key of an owner: what it holds.
     pub(crate) fn owner(&self, owner: &Owner) -> String {
         Self::owner_in(
             self.network.as_str(),
@@ -91,13 +92,13 @@ impl ConsulKeys {
         )
     }
 
-    /// The key of an owner in any network.
+    /// Returns the key of an owner in any network.
     pub(crate) fn owner_in(network: &str, node: &str, container: &str, ifname: &str) -> String {
         let [network, node, container, ifname] = [network, node, container, ifname].map(escape);
         format!("{OWNERS}{network}/{node}/{container}/{ifname}")
     }
 
-    /// The key of the owner that holds an entry, if the entry has all of the owner's names.
+    /// Returns the key of the owner that holds an entry, if the entry has all of the owner's names.
     pub(crate) fn owner_of(&self, holder: &Holder) -> Option<String> {
         let Holder { node: Some(node), container, ifname: Some(ifname), network } = holder else {
             return None;
@@ -106,23 +107,24 @@ impl ConsulKeys {
         Some(Self::owner_in(network.as_deref().unwrap_or(here), node, container, ifname))
     }
 
-    /// The folder of a node's owners.
+    /// Returns the folder of a node's owners.
     pub(crate) fn owners_of_node(&self, node: &str) -> String {
         format!("{OWNERS}{}/{}/", self.network, escape(node))
     }
 
-    /// The key that each claim of a node writes: it marks the node's latest claim.
+    /// Returns the key that each claim of a node writes: it marks the node's latest claim.
     pub(crate) fn mark(&self, node: &str) -> String {
         format!("{OWNERS}{}/.nodes/{}", self.network, escape(node))
     }
 
-    /// A key of a pool's folder that never exists: it tells whether the token may write there.
+    /// Returns a key of a pool's folder that never exists: it tells whether the token may write
+    /// there.
     pub(crate) fn probe(pool: &str) -> String {
         format!("{ROOT}{pool}/.probe")
     }
 }
 
-/// The pool and the address of an address's key; `None` for any other key.
+/// Returns the pool and the address of an address's key; `None` for any other key.
 pub(crate) fn split(key: &str) -> Option<(&str, IpAddr)> {
     let (pool, address) = key.strip_prefix(ROOT)?.rsplit_once('/')?;
     if key.starts_with(OWNERS) {
@@ -133,13 +135,13 @@ pub(crate) fn split(key: &str) -> Option<(&str, IpAddr)> {
     (parsed.to_string() == address).then_some((pool, parsed))
 }
 
-/// Whether a key is in a pool's folder, and no folder itself.
+/// Returns whether a key is in a pool's folder, and not a folder itself.
 pub(crate) fn is_in_pool_folder(key: &str) -> bool {
     let below_root = key.strip_prefix(ROOT).unwrap_or_default();
     below_root.contains('/') && !key.ends_with('/') && !key.starts_with(OWNERS)
 }
 
-/// Fails for a name that no pool can have, because its keys would be keys of something else.
+/// Fails for a name that a pool cannot have, because its keys would have another meaning.
 ///
 /// # Errors
 /// Code 7, at `path`.

@@ -1,6 +1,6 @@
 //! The delegate `ipam-da-consul`: leases of a whole cluster in Consul's key-value store.
 //!
-//! `main` runs [`delegate`]; what else is public is for tests and benches.
+//! `main` runs [`delegate`]; the other public items are for tests and benches.
 
 #![warn(unreachable_pub)]
 
@@ -36,7 +36,7 @@ mod window;
 use ipam_kit::Allocate;
 pub use ledger::Consul;
 
-/// The delegate, with its verbs for people.
+/// Returns the delegate, with its verbs for people.
 pub fn delegate() -> Allocate<Consul> {
     Allocate::answering(ipam_cli::answer::<Consul>)
 }

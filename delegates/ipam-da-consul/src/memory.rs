@@ -1,4 +1,4 @@
-//! What this node remembers of a network's store between two calls.
+//! The node's memory of a network's store between two calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::txn::Pair;
 
-/// What this node remembers of a network's store, in its state folder: its own latest claim, so
-/// that a store that was restored or replaced is noticed; and, as hints, which owners hold
+/// The node's memory of a network's store, in its state folder. It has the node's latest claim,
+/// which reveals a store that was restored or replaced; and, as hints, the owners that hold
 /// something, and the server that answered.
 #[derive(Debug)]
 pub(crate) struct ConsulMemory {
@@ -29,7 +29,7 @@ pub(crate) struct ConsulMemory {
     marks: BTreeMap<String, ClaimMark>,
     /// Whether the token may write keys of owners.
     indexed: bool,
-    /// Whether a store without this node's latest claim is used all the same.
+    /// Whether a store without this node's latest claim is used.
     trusting: bool,
 }
 
@@ -39,12 +39,12 @@ pub(crate) struct ConsulMemory {
 pub(crate) struct ClaimMark {
     /// The creation index.
     pub(crate) created: u64,
-    /// The modification index, which is that of the latest claim.
+    /// The modification index, set by the latest claim.
     pub(crate) index: u64,
 }
 
 impl ClaimMark {
-    /// The mark that a key shows.
+    /// Returns the mark that a key shows.
     pub(crate) fn of(pair: &Pair) -> Self {
         Self { created: pair.created, index: pair.index }
     }
@@ -73,7 +73,7 @@ struct StoreRecord {
 const SERVERS: usize = 64;
 
 impl ConsulMemory {
-    /// The memory of a network. A `trusting` call also uses a store that was restored.
+    /// Opens the memory of a network. A `trusting` call also uses a store that was restored.
     pub(crate) fn open(state: &StateDir, network: &NetworkName, trusting: bool) -> Self {
         let folder = folder(state);
         let file = StateFile::at(folder.join(format!("{network}.json")));
@@ -83,7 +83,7 @@ impl ConsulMemory {
         Self { file, owners, marks: record.marks.clone(), record, indexed, trusting }
     }
 
-    /// The server that answered last, if it is not the first.
+    /// Returns the server that answered last, if it is not the first.
     pub(crate) fn server(&self) -> Option<String> {
         self.record.server.clone()
     }
@@ -96,12 +96,12 @@ impl ConsulMemory {
         if self.record.restored && !self.trusting { Err(restored()) } else { Ok(()) }
     }
 
-    /// Whether a claim is made whatever the store has of the node's latest one.
+    /// Returns whether a claim may be made in a store without the node's latest one.
     pub(crate) fn is_trusting(&self) -> bool {
         self.trusting
     }
 
-    /// Whether the mark in the store can follow the one that was known before this call.
+    /// Returns whether the mark in the store can follow the one that was known before this call.
     pub(crate) fn matches_latest_claim(&self, node: &str, shown: Option<ClaimMark>) -> bool {
         match (self.marks.get(node), shown) {
             (None, _) => true,
@@ -112,9 +112,9 @@ impl ConsulMemory {
         }
     }
 
-    /// Whether today's servers, which show this mark, are proved to be of the store that a record
-    /// names by other servers. The mark has to match. Besides, there has to be other `evidence`, or
-    /// a recorded server has carried out a claim that is remembered.
+    /// Returns whether the present servers, which show this mark, prove to have the store of a
+    /// record that names others. The mark has to match. Besides, there is other `evidence`, or a
+    /// recorded server has carried out a remembered claim.
     pub(crate) fn proves(
         &self,
         node: &str,
@@ -129,8 +129,8 @@ impl ConsulMemory {
             && (evidence || (has_claimed && is_known_server))
     }
 
-    /// Fails if the mark in the store proves that it was restored: a lease that is not in it may
-    /// have been given all the same.
+    /// Fails if the mark in the store proves that it was restored: it may lack leases that were
+    /// given.
     ///
     /// # Errors
     /// Code 11, with what to do.
@@ -164,7 +164,7 @@ impl ConsulMemory {
         });
     }
 
-    /// Uses the store as it is from now on; `shown` answers the marks in it.
+    /// Accepts the store as it is; `shown` returns the marks in it.
     ///
     /// # Errors
     /// The state folder cannot be written.
@@ -183,7 +183,8 @@ impl ConsulMemory {
         })
     }
 
-    /// Whether the token may write keys of owners, as far as the store has not refused them lately.
+    /// Returns whether the token may write keys of owners, as far as the store has not refused them
+    /// lately.
     pub(crate) fn is_indexed(&self) -> bool {
         self.indexed
     }
@@ -204,7 +205,8 @@ impl ConsulMemory {
         }
     }
 
-    /// Whether an owner has taken something on this node and was not seen to release all of it.
+    /// Returns whether an owner has taken something on this node and was not seen to release all of
+    /// it.
     pub(crate) fn knows_owner(&self, owner: &Owner) -> bool {
         self.owner_file(owner.container.as_str(), owner.ifname.as_str()).exists()
     }
@@ -231,7 +233,7 @@ impl ConsulMemory {
         }
     }
 
-    /// Neither name can have a colon.
+    /// Returns the file of an owner. Neither name can have a colon.
     fn owner_file(&self, container: &str, ifname: &str) -> PathBuf {
         self.owners.join(format!("{container}:{ifname}"))
     }
@@ -255,7 +257,7 @@ fn make_empty(path: &Path) -> io::Result<()> {
     open_own(path, OFlags::WRONLY | OFlags::CREATE, 0o600).map(drop)
 }
 
-/// The folder of what this delegate remembers.
+/// Returns the folder of what this delegate remembers.
 pub(crate) fn folder(state: &StateDir) -> PathBuf {
     state.root().join("consul")
 }

@@ -1,5 +1,5 @@
-//! What an owner holds: by its own key (the index), by the keys of its addresses, or by a listing
-//! of whole pools for leases that the index does not have.
+//! The leases of an owner: by its own key (the index), by the keys of its addresses, or by a
+//! listing of whole pools for leases that the index does not have.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,11 +22,11 @@ use crate::store::KvStore;
 use crate::txn::{Op, Pair};
 use crate::values::{AddressPair, index, index_of, read_owner_state};
 
-/// For how many addresses of unknown pools, and in how many pools each, keys are looked up.
+/// The number of addresses of unknown pools, and of pools for each, whose keys are looked up.
 const GUESSED_ADDRESSES: usize = 8;
 const GUESSED_POOLS: usize = 4;
 
-/// What an owner holds, and what guards a change of it.
+/// The leases of an owner, and the guard of a change of them.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnerView {
     pub(crate) held: Vec<Lease>,
@@ -86,8 +86,8 @@ pub(crate) fn read_owner(
     Ok(view)
 }
 
-/// The keys of addresses that an owner may hold: by the record, or by the runtime's result cache,
-/// which has what passcod gave.
+/// Returns the keys of addresses that an owner may hold: by the record, or by the runtime's result
+/// cache, which has what passcod gave.
 fn hinted_keys(call: &CallScope, query: &ViewQuery<'_>) -> Result<BTreeSet<String>> {
     let ViewQuery { owner, known, requests, .. } = *query;
     let mut keys = BTreeSet::new();
@@ -114,7 +114,8 @@ fn hinted_keys(call: &CallScope, query: &ViewQuery<'_>) -> Result<BTreeSet<Strin
     Ok(keys)
 }
 
-/// The folders of the pools that a query is about; empty if neither the query nor the call says.
+/// Returns the folders of the pools that a query is about; empty if neither the query nor the call
+/// says.
 fn pool_folders(call: &CallScope, query: &ViewQuery<'_>) -> Vec<String> {
     let mut folders: BTreeSet<String> = call.folders.iter().cloned().collect();
     folders.extend(query.requests.iter().map(|request| call.keys.folder_name(&request.pool)));
@@ -124,7 +125,7 @@ fn pool_folders(call: &CallScope, query: &ViewQuery<'_>) -> Vec<String> {
 }
 
 impl OwnerView {
-    /// Nothing held, as before the owner's first claim.
+    /// Returns a view without leases, as before the owner's first claim.
     pub(crate) fn empty(owner: &Owner) -> Self {
         let owner_index = OwnerIndex::written(owner, 0, Vec::new());
         Self {
@@ -133,7 +134,7 @@ impl OwnerView {
         }
     }
 
-    /// What the owner's key says, and what the keys of addresses say beside it.
+    /// Parses the owner's key, and adds the leases that only the keys of addresses show.
     fn parse(
         keys: &ConsulKeys,
         owner: &Owner,
@@ -241,12 +242,12 @@ impl OwnerView {
     }
 }
 
-/// A lease that the owner's key does not name, as an item of it.
+/// Makes an item of the owner's key from a lease that it does not name.
 pub(crate) fn item_of_unindexed(lease: &Lease) -> IndexedLease {
     IndexedLease { since: LeaseRevision::read(&lease.revision), ..IndexedLease::of(lease, 0) }
 }
 
-/// Lists `folders` (all pools if there are none) for addresses of an owner: leases of passcod, and
+/// Lists `folders` (all pools if it is empty) for addresses of an owner: leases of passcod, and
 /// ours where we may write no index, have no owner's key. An address that the runtime's cache gives
 /// to another attachment of the same container belongs to that one.
 ///
@@ -291,7 +292,7 @@ fn addresses_of_other_attachments(
     Ok(addresses)
 }
 
-/// Warns of a key in a pool's folder that is no lease. On ADD and for a person it is an error; a
+/// Warns of a key in a pool's folder that is not a lease. On ADD and for a person it is an error; a
 /// release goes on.
 fn warn_if_foreign(pair: &Pair) {
     match AddressPair::read(pair) {

@@ -1,4 +1,4 @@
-//! What is shown of a pool: what this node remembers, or a listing of the pool's keys.
+//! The view of a pool: the node's memory of it, or a listing of its keys.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -21,11 +21,10 @@ use crate::window::{Window, windows};
 /// How many free addresses make a listing worth its request: fewer last for a few claims only.
 const ENOUGH: usize = 64;
 
-/// Where others claim at the same time, fewer free addresses than this would meet too often, in a
-/// larger pool.
+/// With fewer free addresses than this, nodes that claim at the same time would collide too often.
 const FEW: usize = 256;
 
-/// What is shown of a pool.
+/// The view of a pool.
 #[derive(Debug)]
 pub(crate) struct ShownPool {
     pub(crate) view: PoolView,
@@ -93,7 +92,7 @@ pub(crate) fn show_cached(
     Ok(ShownPool { view, definition_index })
 }
 
-/// Where an address is in the order of a range set; `None` outside.
+/// Returns the position of an address in a range set; `None` outside.
 fn position(set: &RangeSet, address: IpAddr) -> Option<(usize, IpAddr)> {
     let range = set.ranges().iter().position(|range| range.spans(address))?;
     Some((range, address))
@@ -106,7 +105,7 @@ struct PoolScan<'a> {
     /// The key of the pool's folder.
     folder: String,
     set: RangeSet,
-    /// What is remembered of the pool.
+    /// The node's memory of the pool.
     cached: CachedPool,
 }
 
@@ -150,12 +149,12 @@ impl PoolScan<'_> {
         Ok(self.remember_free(Used::All(taken)).0)
     }
 
-    /// Whether the ranges are those of the request, or were read in this call.
+    /// Returns whether the ranges came with the request or were read in this call.
     fn has_current_ranges(&self) -> bool {
         self.request.set.is_some() || self.session.pools.was_read(self.request)
     }
 
-    /// The addresses of the keys that begin with `prefix`.
+    /// Returns the addresses of the keys that begin with `prefix`.
     fn list_taken(&mut self, prefix: &str) -> Result<BTreeSet<IpAddr>> {
         let mut taken = BTreeSet::new();
         self.session.store.list_keys(prefix, &mut |key| {
@@ -173,7 +172,7 @@ impl PoolScan<'_> {
         Ok(taken)
     }
 
-    /// A view of what was listed, and how many free addresses are remembered of it.
+    /// Returns a view of the listing, and the number of free addresses that are remembered.
     fn remember_free(&self, used: Used) -> (PoolView, usize) {
         let Self { request, set, cached, .. } = self;
         let view = PoolView {
@@ -193,7 +192,7 @@ impl PoolScan<'_> {
     }
 }
 
-/// Whether a window shows all of a range.
+/// Returns whether a window shows all of a range.
 fn shows(window: &Window, range: &Range) -> bool {
     window.stretches.iter().any(|(from, to)| *from <= range.start() && range.end() <= *to)
 }

@@ -26,7 +26,7 @@ use crate::txn::{LARGEST, Op, Pair, TxnFailure, TxnOutcome, find};
 pub(crate) struct Pools {
     /// The folder of their caches.
     folder: PathBuf,
-    /// The name that stands in for that of a pool without one.
+    /// The network's name, for pools without a name.
     network: String,
     /// The definitions that this call has read, by the pool's name.
     definitions: BTreeMap<String, Definition>,
@@ -36,11 +36,11 @@ pub(crate) struct Pools {
     missing_folders: BTreeSet<String>,
 }
 
-/// How many pools without names of a network have caches that are told of a released address.
+/// The number of pools without names whose caches learn of a released address.
 const NUMBERED: u32 = 8;
 
 impl Pools {
-    /// The pools whose caches are in this folder.
+    /// Returns the pools whose caches are in this folder.
     pub(crate) fn at(folder: PathBuf, network: &NetworkName) -> Self {
         Self {
             folder,
@@ -91,8 +91,8 @@ impl Pools {
         }
     }
 
-    /// Keeps the definition of a pool, which is among `pairs`. What is remembered of the pool by
-    /// another definition is forgotten.
+    /// Keeps the definition of a pool, which is among `pairs`. Forgets the pool's cache if it has
+    /// another definition.
     fn take_definition(
         &mut self,
         pool: &str,
@@ -116,7 +116,8 @@ impl Pools {
         Ok(())
     }
 
-    /// The ranges of a pool: those of the request, else those in Consul, which are read if need be.
+    /// Returns the ranges of a pool: those of the request, else those in Consul, which are read if
+    /// need be.
     ///
     /// # Errors
     /// As [`Pools::read`].
@@ -136,7 +137,8 @@ impl Pools {
         self.ranges_of(request, &cached)
     }
 
-    /// The ranges of a pool: those of the request, else those of a definition that is known.
+    /// Returns the ranges of a pool: those of the request, else those of a definition that is
+    /// known.
     ///
     /// # Errors
     /// A range is wrong; the pool has neither ranges nor a name.
@@ -173,14 +175,14 @@ impl Pools {
         definition.set(pool).map(drop)
     }
 
-    /// The misspelt keys of a pool's definition, as far as it was read.
+    /// Returns the misspelt keys of a pool's definition, as far as it was read.
     pub(crate) fn misspelt(&self, request: &PoolRequest) -> Vec<MisspeltKey> {
         let pool = request.pool.as_ref().filter(|_| request.set.is_none());
         pool.and_then(|pool| self.misspelt.get(pool).cloned()).unwrap_or_default()
     }
 
-    /// The names of pools whose definitions have to be read. With `reads_anyway`, a request is made
-    /// for something else, and remembered definitions are read again.
+    /// Returns the names of pools whose definitions are unread. With `reads_anyway` another read
+    /// happens in any case, and remembered definitions are read again.
     pub(crate) fn unread(&self, requests: &[PoolRequest], reads_anyway: bool) -> BTreeSet<String> {
         let mut unread = BTreeSet::new();
         for request in requests.iter().filter(|request| request.set.is_none()) {
@@ -191,7 +193,7 @@ impl Pools {
         unread
     }
 
-    /// Whether this call has read a pool's definition.
+    /// Returns whether this call has read a pool's definition.
     pub(crate) fn was_read(&self, request: &PoolRequest) -> bool {
         request.pool.as_ref().is_some_and(|pool| self.definitions.contains_key(pool))
     }
@@ -200,7 +202,7 @@ impl Pools {
         self.cached(request).is_some_and(|cached| cached.definition.is_some())
     }
 
-    /// The index of a pool's definition, if the ranges are in Consul.
+    /// Returns the index of a pool's definition, if the ranges are in Consul.
     pub(crate) fn definition_index(
         &self,
         request: &PoolRequest,
@@ -209,7 +211,7 @@ impl Pools {
         self.definition_of(request, cached).map(|definition| definition.index)
     }
 
-    /// A pool's definition, read in this call or remembered.
+    /// Returns a pool's definition, read in this call or remembered.
     fn definition_of<'a>(
         &'a self,
         request: &PoolRequest,
@@ -224,7 +226,7 @@ impl Pools {
         self.definitions.remove(pool);
     }
 
-    /// Folder keys that passcod needs and that do not exist: the next claim makes them.
+    /// Returns the folder keys that passcod needs and that do not exist: the next claim makes them.
     pub(crate) fn missing_folders(&self) -> &BTreeSet<String> {
         &self.missing_folders
     }
@@ -234,13 +236,13 @@ impl Pools {
         self.missing_folders.clear();
     }
 
-    /// What is remembered of a pool, if it still has the same ranges.
+    /// Returns the memory of a pool, if the pool still has the same ranges.
     pub(crate) fn cached(&self, request: &PoolRequest) -> Option<CachedPool> {
         let ranges = request.set.as_ref().map(RangeSet::to_string);
         self.cache_of(request).read().filter(|cached| cached.ranges == ranges)
     }
 
-    /// The cache of a pool. Pools that bring their ranges share a name, and are told apart by
+    /// Returns the cache of a pool. Pools that bring their ranges share a name, and differ by
     /// number.
     pub(crate) fn cache_of(&self, request: &PoolRequest) -> Cache {
         let pool = escape(request.pool.as_deref().unwrap_or(&self.network));
@@ -266,8 +268,8 @@ impl Pools {
         self.cache_of(request).remember_free(ranges, free, wide);
     }
 
-    /// Remembers that an address was released. A lease does not tell the number of a pool that
-    /// brought its ranges, so that all of them are told.
+    /// Remembers that an address was released. A lease does not have the number of a pool that
+    /// brought its ranges, so each of their caches learns of it.
     pub(crate) fn remember_released(&self, lease: &Lease) {
         let pool = escape(lease.pool.as_deref().unwrap_or(&self.network));
         Cache::at(self.folder.join(&pool)).put_back(lease.address.addr());
@@ -277,7 +279,7 @@ impl Pools {
         }
     }
 
-    /// Forgets what is remembered of all pools: the store was restored, or is another one.
+    /// Forgets the memory of all pools: the store was restored, or is another one.
     pub(crate) fn forget_all(&self) {
         if let Err(error) = fs::remove_dir_all(&self.folder) {
             debug!("cannot remove {}: {error}", self.folder.display());

@@ -1,4 +1,4 @@
-//! Whether an ADD would succeed.
+//! The verb STATUS: a check whether an ADD would succeed.
 
 use ipam_kit::Result;
 

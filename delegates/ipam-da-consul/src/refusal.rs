@@ -1,4 +1,4 @@
-//! What to do after Consul refused a change: it names every operation that failed.
+//! The decision after Consul refused a change: it names every operation that failed.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,22 +17,23 @@ use crate::txn::{Op, TxnFailure, find};
 use crate::values::AddressPair;
 use crate::view_token::ViewToken;
 
-/// After each such number of lost races, the call checks that the token may read what it met.
+/// After each such number of lost races, the call checks that the token may read the keys that it
+/// met.
 const SUSPICIOUS: u32 = 3;
 
-/// From this number of lost races on, the call does not use what is remembered of a pool.
+/// From this number of lost races on, the call ignores the memory of a pool.
 const BELIEVED: u32 = 2;
 
 /// A transaction that was refused.
 pub(crate) struct RefusedTxn<'a> {
     pub(crate) txn: &'a ChangeTxn<'a>,
-    /// What each of its operations is for.
+    /// The purpose of each of its operations.
     pub(crate) roles: &'a [OpRole],
     pub(crate) ops: &'a [Op],
     pub(crate) failures: &'a [TxnFailure],
 }
 
-/// What to do after a transaction that was refused.
+/// The next step after a transaction that was refused.
 pub(crate) enum AfterRefusal<'a> {
     /// Make the same change again.
     Retry,
@@ -45,7 +46,7 @@ pub(crate) enum AfterRefusal<'a> {
 }
 
 impl<'a> RefusedTxn<'a> {
-    /// Decides what to do.
+    /// Decides the next step.
     ///
     /// # Errors
     /// No server answers in time; the token may not read a key that was met; Consul refuses the
@@ -86,7 +87,7 @@ impl<'a> RefusedTxn<'a> {
         self.after_lost_race(session)
     }
 
-    /// What to do without a right; `None` if it is the right to addresses.
+    /// Decides the next step without a right; `None` if it is the right to addresses.
     fn after_denial(&self, session: &mut ConsulSession) -> Option<AfterRefusal<'a>> {
         let denied: Vec<OpRole> = self
             .failures
@@ -132,8 +133,8 @@ impl<'a> RefusedTxn<'a> {
         session.store.check_readable(&self.txn.keys.owner(self.txn.owner))
     }
 
-    /// The owner's key has not changed, but keys of its addresses have: somebody has written them
-    /// again, or passcod has given them to others.
+    /// Decides the next step if the owner's key has not changed, but keys of its addresses have.
+    /// Another program has written them again, or passcod has given them to others.
     fn after_changed_leases(&self, session: &mut ConsulSession) -> Result<AfterRefusal<'a>> {
         let ChangeTxn { keys, owner, guard, changed_indexes, .. } = *self.txn;
         let Change { keep, drop, .. } = self.txn.change;
@@ -159,7 +160,7 @@ impl<'a> RefusedTxn<'a> {
         Ok(AfterRefusal::RetryAt(indexes))
     }
 
-    /// Others have some of the chosen addresses.
+    /// Decides the next step if others have some of the chosen addresses.
     fn after_lost_race(&self, session: &mut ConsulSession) -> Result<AfterRefusal<'a>> {
         let Self { txn, roles, ops, failures } = *self;
         let mut taken = Vec::new();
@@ -202,8 +203,8 @@ impl<'a> RefusedTxn<'a> {
         Ok(AfterRefusal::End(Box::new(Commit::Lost { taken, view })))
     }
 
-    /// What is remembered of the pools of all claims; `None` if the change was about held leases,
-    /// too.
+    /// Returns a view by the memory of all claims' pools; `None` if the change was about held
+    /// leases, too.
     fn view_of_cached(
         &self,
         session: &mut ConsulSession,
@@ -231,7 +232,7 @@ impl<'a> RefusedTxn<'a> {
         Some(View { held: Vec::new(), sure: false, pools, token })
     }
 
-    /// A pool of which nothing is known but the ranges of the claim, so that it is scanned next.
+    /// Returns a pool with the ranges of the claim alone, so that it is scanned next.
     fn show_unknown(&self, claim: &Claim<'_>) -> ShownPool {
         let Claim { request, set, .. } = claim;
         let definition_index =
@@ -247,7 +248,7 @@ impl AfterRefusal<'_> {
     }
 }
 
-/// Whether a lease has the revision that the owner's key gives it.
+/// Returns whether a lease has the revision that the owner's key gives it.
 fn is_guarded(guard: &OwnerGuard, lease: &Lease) -> bool {
     let Some(revision) = LeaseRevision::read(&lease.revision) else { return false };
     let Some(owner_index) = &guard.owner_index else {

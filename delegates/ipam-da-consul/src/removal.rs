@@ -16,7 +16,7 @@ use crate::values::{AddressPair, index, index_of, read_owner_state};
 /// How often an owner's key may change during its removal.
 const TRIES: usize = 8;
 
-/// Removes what a scan showed.
+/// The removal of entries that a scan showed.
 pub(crate) struct Removal<'a> {
     pub(crate) keys: &'a ConsulKeys,
     pub(crate) session: &'a mut ConsulSession,
@@ -39,7 +39,7 @@ impl<'e> Deletion<'e> {
     }
 }
 
-/// What is left of an owner's entries after a removal that was refused.
+/// The entries of an owner that remain after a refused removal.
 struct Reread<'e> {
     owner_pair: Option<Pair>,
     deletions: Vec<Deletion<'e>>,
@@ -225,8 +225,8 @@ impl Removal<'_> {
     }
 }
 
-/// Takes addresses off an owner's key, or deletes the key if nothing is left; `None` if it names
-/// none of them.
+/// Makes the operation that takes addresses off an owner's key, or deletes the key if nothing is
+/// left; `None` if the key names none of them.
 fn remove_addresses(key: &str, owner: &OwnerState, gone: &BTreeSet<IpAddr>) -> Option<Op> {
     let rest = owner.without(|address| gone.contains(&address));
     let at = index(owner.revision);
@@ -239,7 +239,7 @@ fn remove_addresses(key: &str, owner: &OwnerState, gone: &BTreeSet<IpAddr>) -> O
     }
 }
 
-/// Whether an owner's key names the address of an entry, at the index of the scan.
+/// Returns whether an owner's key names the address of an entry, at the index of the scan.
 fn names(owner: &OwnerState, scanned: &Deletion<'_>) -> bool {
     let mut items = owner.owner_index.leases.iter();
     items

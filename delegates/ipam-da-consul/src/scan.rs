@@ -14,7 +14,7 @@ use crate::store::KvStore;
 use crate::txn::Pair;
 use crate::values::{AddressPair, read_owner_state};
 
-/// Takes an entry, and says whether to go on.
+/// A function that takes an entry and says whether to continue.
 type OnEntry<'a> = &'a mut dyn FnMut(Entry) -> ControlFlow<()>;
 
 /// Shows the entries of the pools of this call; of all pools if it names none.
@@ -80,7 +80,7 @@ pub(crate) fn scan_node(
     scan_node(call, session, node, each)
 }
 
-/// The keys in the folders of this call's pools that are no addresses, in words.
+/// Returns the foreign keys in the folders of this call's pools, in words.
 pub(crate) fn find_foreign_entries(call: &CallScope, store: &mut KvStore) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for folder in &call.folders {

@@ -1,4 +1,4 @@
-//! What a call changes: the store, and what is known of it.
+//! The changing part of a call: the store, and the node's memory of it.
 
 use ipam_kit::cni::Verb;
 use ipam_kit::{Request, Result};
@@ -11,7 +11,7 @@ use crate::memory::{self, ConsulMemory};
 use crate::pools::Pools;
 use crate::store::KvStore;
 
-/// What a call changes.
+/// The changing part of a call.
 #[derive(Debug)]
 pub(crate) struct ConsulSession {
     pub(crate) store: KvStore,
@@ -20,7 +20,7 @@ pub(crate) struct ConsulSession {
     pub(crate) refusals: Refusals,
 }
 
-/// What refused changes have taught this call.
+/// The findings of this call from refused changes.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     /// How many races were lost.
@@ -32,11 +32,11 @@ pub(crate) struct Refusals {
 }
 
 impl ConsulSession {
-    /// Opens the store of a site, by the servers that are configured now if these are of the same
+    /// Opens the store of a site, by the servers of the present configuration if they have the same
     /// store.
     ///
     /// # Errors
-    /// There is no state folder; a certificate file cannot be used.
+    /// The state folder is missing; a certificate file cannot be used.
     pub(crate) fn open(site: Site, request: &Request, keys: &ConsulKeys) -> Result<Self> {
         let state = request.state_dir()?;
         let datacenter = site.datacenter.as_deref().unwrap_or_default();
@@ -60,8 +60,8 @@ impl ConsulSession {
         Ok(Self { store, memory, pools, refusals: Refusals::default() })
     }
 
-    /// Goes on without keys of owners, because the store refuses them. They guard no change any
-    /// more, so that every read has to be a proof.
+    /// Continues without keys of owners, because the store refuses them. They guard no change, so
+    /// every later read is a proof.
     pub(crate) fn go_without_index(&mut self) {
         self.store.require_proof();
         self.memory.remember_unindexed();

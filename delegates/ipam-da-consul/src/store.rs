@@ -16,8 +16,8 @@ use crate::txn::{self, LARGEST, Op, Pair, TxnOutcome};
 #[derive(Debug)]
 pub(crate) struct KvStore {
     client: Client,
-    /// The query of a change, that of a read, and that of a read that proves what does not exist;
-    /// each begins with `?` or is empty.
+    /// The queries of a change, of a read, and of a read that proves that keys do not exist. Each
+    /// begins with `?` or is empty.
     write_query: String,
     read_query: String,
     proof_query: String,
@@ -42,8 +42,8 @@ const LISTING: u64 = 4 * 1024 * 1024 * 1024;
 const ELEMENT: usize = 1024 * 1024;
 
 impl KvStore {
-    /// A store, which connects at the first request. `unreached` is the code of the error if no
-    /// server can be reached.
+    /// Makes a store, which connects at the first request. `unreached` is the code of the error if
+    /// no server can be reached.
     ///
     /// # Errors
     /// A certificate file cannot be used.
@@ -74,13 +74,13 @@ impl KvStore {
     }
 
     /// Makes every later read a proof of what does not exist: the leader asks the others whether it
-    /// still leads, and has applied its log. A leader that was just elected has not, and does not
-    /// say so.
+    /// still leads, and has applied its log. A leader that was just elected has not, and answers
+    /// without a hint.
     pub(crate) fn require_proof(&mut self) {
         self.requires_proof = true;
     }
 
-    /// Whether every read is a proof.
+    /// Returns whether every read is a proof.
     pub(crate) fn requires_proof(&self) -> bool {
         self.requires_proof
     }
@@ -94,7 +94,7 @@ impl KvStore {
         self.client.set_deadline(deadline);
     }
 
-    /// The server that answered last, without its scheme.
+    /// Returns the server that answered last, without its scheme.
     pub(crate) fn answering(&self) -> String {
         self.client.answering().without_scheme()
     }
@@ -104,7 +104,7 @@ impl KvStore {
         self.client.prefer(url);
     }
 
-    /// The server to begin with, if it is not the one that the configuration names first.
+    /// Returns the server to begin with, if it is not the one that the configuration names first.
     pub(crate) fn preferred(&self) -> Option<String> {
         self.client.preferred().map(str::to_owned)
     }
@@ -162,7 +162,7 @@ impl KvStore {
         }
     }
 
-    /// Whether the token may read a key, existing or not; a transaction does not tell.
+    /// Returns whether the token may read a key, existing or not; a transaction does not show that.
     ///
     /// # Errors
     /// No server answers in time.
@@ -176,7 +176,7 @@ impl KvStore {
         Ok(self.client.read(&ask)?.status != 403)
     }
 
-    /// Fails if the token may not read a key: Consul leaves such keys out without a word.
+    /// Fails if the token may not read a key: Consul leaves such keys out of its answers.
     ///
     /// # Errors
     /// Code 103.
@@ -275,7 +275,7 @@ impl KvStore {
     }
 }
 
-/// How far a listing was shown. If its connection breaks, another server begins it again; Consul
+/// The progress of a listing. If its connection breaks, another server begins it again; Consul
 /// lists keys in the order of their bytes.
 #[derive(Default)]
 struct Progress {
@@ -283,7 +283,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Whether a key was not shown yet. From now on it was.
+    /// Returns whether a key was not shown yet, and marks it as shown.
     fn is_new(&mut self, key: &str) -> bool {
         let is_new = *key > *self.last;
         if is_new {
@@ -294,13 +294,13 @@ impl Progress {
     }
 }
 
-/// A query of the parts that are given.
+/// Makes a query of the given parts.
 fn query(parts: [Option<&str>; 2]) -> String {
     let parts: Vec<&str> = parts.into_iter().flatten().collect();
     if parts.is_empty() { String::new() } else { format!("?{}", parts.join("&")) }
 }
 
-/// A key in the path of a URL.
+/// Escapes a key for the path of a URL.
 fn escaped(key: &str) -> String {
     let segments: Vec<String> = key.split('/').map(escape).collect();
     segments.join("/")
@@ -315,7 +315,7 @@ fn transaction<'a>(path: &'a str, body: &'a str) -> HttpRequest<'a> {
     }
 }
 
-/// What to do after an answer with another status.
+/// Returns the advice for an answer with another status.
 fn advice(status: u16, body: &str) -> Option<&'static str> {
     Some(match status {
         403 if body.contains("ACL not found") => {

@@ -18,7 +18,7 @@ pub(crate) enum Op {
     GetTree(String),
     /// Writes a key whatever its index.
     Set(String, String),
-    /// Writes a key that is at this index; index 0 is that of a missing key.
+    /// Writes a key that is at this index; a missing key has index 0.
     Cas(String, u64, String),
     /// Deletes a key that is at this index, or is missing.
     DeleteCas(String, u64),
@@ -62,14 +62,14 @@ pub(crate) struct TxnFailure {
 }
 
 impl TxnFailure {
-    /// Whether the token lacks the right.
+    /// Returns whether the token lacks the right.
     pub(crate) fn is_denied(&self) -> bool {
         self.what.contains("ermission denied")
     }
 }
 
 impl Op {
-    /// The key.
+    /// Returns the key.
     pub(crate) fn key(&self) -> &str {
         match self {
             Self::Get(key) | Self::GetTree(key) | Self::CheckAbsent(key) => key,
@@ -92,12 +92,12 @@ impl Op {
     }
 }
 
-/// The pair of a key.
+/// Returns the pair of a key.
 pub(crate) fn find<'a>(pairs: &'a [Pair], key: &str) -> Option<&'a Pair> {
     pairs.iter().find(|pair| pair.key == key)
 }
 
-/// The body of a request.
+/// Returns the body of a request.
 pub(crate) fn to_body(ops: &[Op]) -> String {
     to_text(&ops.iter().map(Op::to_body).collect::<Vec<_>>())
 }

@@ -37,7 +37,7 @@ pub(crate) struct AddressValue {
 }
 
 impl AddressValue {
-    /// The value for an address of this owner.
+    /// Makes the value for an address of this owner.
     pub(crate) fn of(owner_index: &OwnerIndex) -> Self {
         Self {
             target: owner_index.container.clone(),
@@ -50,8 +50,8 @@ impl AddressValue {
         }
     }
 
-    /// Whether this owner has the address. A member that is missing, as in passcod's values, fits
-    /// every owner.
+    /// Returns whether this owner has the address. A member that is missing, as in passcod's
+    /// values, fits every owner.
     pub(crate) fn is_of(&self, owner: &Owner) -> bool {
         self.target == owner.container.as_str()
             && is_same_or_missing(&self.ifname, owner.ifname.as_str())
@@ -91,17 +91,17 @@ impl AddressPair {
         Some(Self { pool: pool.to_owned(), address, index: pair.index, value })
     }
 
-    /// Whether this owner has the address.
+    /// Returns whether this owner has the address.
     pub(crate) fn is_of(&self, owner: &Owner) -> bool {
         self.value.as_ref().is_ok_and(|value| value.is_of(owner))
     }
 
-    /// Whether the value names nothing but a container, as passcod's do.
+    /// Returns whether the value names nothing but a container, as passcod's do.
     pub(crate) fn names_container_alone(&self) -> bool {
         self.value.as_ref().is_ok_and(AddressValue::names_container_alone)
     }
 
-    /// The address as a lease, as far as its own key tells.
+    /// Returns the address as a lease, as far as its own key tells.
     pub(crate) fn lease(&self, keys: &ConsulKeys) -> Lease {
         let leases = self.value.as_ref().ok().and_then(|value| value.leases).unwrap_or(0);
         Lease {
@@ -115,7 +115,7 @@ impl AddressPair {
         }
     }
 
-    /// The address as an entry of a scan.
+    /// Returns the address as an entry of a scan.
     pub(crate) fn entry(&self, keys: &ConsulKeys) -> Entry {
         let lease = self.lease(keys);
         match &self.value {
@@ -143,7 +143,7 @@ impl AddressPair {
 /// Reads the value of an owner's key.
 ///
 /// # Errors
-/// It is not ours: nothing may be written over it.
+/// The value is foreign, and must not be overwritten.
 pub(crate) fn read_owner_state(pair: &Pair) -> Result<OwnerState> {
     let key = &pair.key;
     let parsed = pair.value.as_deref().and_then(|value| serde_json::from_slice(value).ok());
@@ -157,17 +157,18 @@ pub(crate) fn read_owner_state(pair: &Pair) -> Result<OwnerState> {
     Ok(OwnerState { revision: revision(pair.index), owner_index })
 }
 
-/// The index of a lease's key, as far as the lease tells.
+/// Returns the index of a lease's key, as far as the lease tells.
 pub(crate) fn index_of(lease: &Lease) -> u64 {
     LeaseRevision::read(&lease.revision).map_or(u64::MAX, |seen| index(seen.revision))
 }
 
-/// A revision as Consul's index: indexes are positive, and far from the end of either type.
+/// Converts a revision to Consul's index: indexes are positive, and far from the end of either
+/// type.
 pub(crate) fn index(revision: i64) -> u64 {
     u64::try_from(revision).unwrap_or(0)
 }
 
-/// Consul's index as a revision.
+/// Converts Consul's index to a revision.
 pub(crate) fn revision(index: u64) -> i64 {
     i64::try_from(index).unwrap_or(i64::MAX)
 }

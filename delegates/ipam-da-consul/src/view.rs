@@ -1,4 +1,4 @@
-//! What an owner holds and what is free, before a change or instead of one: guessed, or read.
+//! The leases of an owner and free addresses, before a change or instead of one: guessed, or read.
 
 use ipam_kit::Result;
 use ipam_kit::allocate::ledger::{Need, Scan, View, ViewQuery};
@@ -12,8 +12,8 @@ use crate::pool_scan::{scan_pool, show_cached};
 use crate::session::ConsulSession;
 use crate::view_token::ViewToken;
 
-/// Answers a query: by a guess where the query allows one, else by what the store shows. What the
-/// `earlier` view read of the owner is not read again.
+/// Answers a query: by a guess where the query allows one, else by what the store shows. It does
+/// not repeat the `earlier` view's read of the owner.
 ///
 /// # Errors
 /// No server answers in time; a pool is missing or wrong; the token may not read something.
@@ -58,9 +58,9 @@ pub(crate) fn view(
     Ok(View { held, sure: session.store.requires_proof(), pools, token })
 }
 
-/// A view without any request to the store, if enough is remembered. Without pools: the leases of
-/// the record, if the record has all of them. With pools: nothing held, by an owner that this node
-/// does not know, and addresses that were free not long ago.
+/// Makes a view without any request to the store, if the node remembers enough. Without pools: the
+/// leases of the record, if the record has all of them. With pools: nothing held, by an owner that
+/// this node does not know, and addresses that were free not long ago.
 fn guess(
     call: &CallScope,
     session: &mut ConsulSession,

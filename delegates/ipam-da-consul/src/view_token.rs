@@ -1,4 +1,4 @@
-//! What one view showed, for the commit on it and for the next view.
+//! The token of a view, for the commit on it and for the next view.
 
 use std::collections::BTreeMap;
 
@@ -8,29 +8,29 @@ use ipam_kit::allocate::{Lease, PoolRequest};
 use crate::owner_view::OwnerView;
 use crate::pool_scan::ShownPool;
 
-/// What guards a commit on a view, and what the next view need not read again.
+/// The guard of a commit on a view, and the reads that the next view need not repeat.
 #[derive(Clone, Debug)]
 pub struct ViewToken {
-    /// What the owner's key said.
+    /// The state of the owner's key.
     pub(crate) guard: OwnerGuard,
-    /// What the owner holds; `None` for a guess.
+    /// The owner's leases; `None` for a guess.
     held: Option<Vec<Lease>>,
     /// The index of each pool's definition, by the pool's name.
     pub(crate) definitions: BTreeMap<String, u64>,
 }
 
 impl ViewToken {
-    /// The token of a guess.
+    /// Makes the token of a guess.
     pub(crate) fn of_guess(guard: OwnerGuard) -> Self {
         Self { guard, held: None, definitions: BTreeMap::new() }
     }
 
-    /// The token of what was read of an owner.
+    /// Makes the token of a read of an owner.
     pub(crate) fn of_owner(OwnerView { held, guard }: OwnerView) -> Self {
         Self { guard, held: Some(held), definitions: BTreeMap::new() }
     }
 
-    /// What was read of the owner; `None` for a guess.
+    /// Returns the read of the owner; `None` for a guess.
     pub(crate) fn into_owner(self) -> Option<OwnerView> {
         let Self { guard, held, .. } = self;
         held.map(|held| OwnerView { held, guard })

@@ -1,4 +1,4 @@
-//! Which addresses a listing of keys with a common prefix shows.
+//! The addresses that a listing of keys with a common prefix shows.
 //!
 //! Consul lists keys by their prefix alone: `…/10.5.123.` is one block of 256 addresses,
 //! `…/10.5.12` is eleven blocks.
@@ -19,7 +19,7 @@ pub(crate) struct Window {
 /// How many addresses a window shows at least where others claim at the same time.
 const CONTENDED_WIDTH: u128 = 2048;
 
-/// Windows to list one after the other, for `width` addresses from `from` on.
+/// Returns windows to list one after the other, for `width` addresses from `from` on.
 ///
 /// Without contention a window has no hole, because the lowest free address is wanted: a block of
 /// 256, then all addresses with the same first 16 bits. IPv6 has no blocks, so that there the only
@@ -40,7 +40,7 @@ pub(crate) fn windows(from: IpAddr, width: u128, contended: bool) -> Vec<Window>
 /// The part of a written address by which windows differ: the third number of IPv4, the last of
 /// IPv6.
 struct AddressDigits {
-    /// What is before the number.
+    /// The text before the number.
     head: String,
     /// The number as it is written.
     digits: String,
@@ -80,18 +80,18 @@ impl AddressDigits {
         u32::from_str_radix(digits, self.base).unwrap_or(0)
     }
 
-    /// The block of addresses with this number.
+    /// Returns the block of addresses with this number.
     fn block(&self) -> Window {
         let number = self.number(&self.digits);
         self.window(format!("{}.", self.digits), vec![(number, number)], false)
     }
 
-    /// The addresses with any number.
+    /// Returns the addresses with any number.
     fn whole(&self) -> Window {
         self.window(String::new(), vec![(0, self.largest)], true)
     }
 
-    /// The numbers that begin with these digits.
+    /// Returns the numbers that begin with these digits.
     fn stretches(&self, digits: &str) -> Vec<(u32, u32)> {
         let number = self.number(digits);
         if number == 0 {
@@ -104,7 +104,7 @@ impl AddressDigits {
             .collect()
     }
 
-    /// The narrowest window that shows at least `width` addresses.
+    /// Returns the narrowest window that shows at least `width` addresses.
     fn with_holes(&self, width: u128) -> Option<Window> {
         (1..=self.digits.len()).rev().find_map(|kept| {
             let digits = &self.digits[..kept];

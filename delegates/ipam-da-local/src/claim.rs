@@ -1,4 +1,4 @@
-//! Taking an address: a lease file that comes into being with its content, or not at all.
+//! Claims: a lease file appears with its content, or not at all.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -83,7 +83,8 @@ const ASIDE: &str = ".ipam-delegated";
 struct Draft<'a> {
     folder: &'a Path,
     content: String,
-    /// Written already; `None` where the file system has no such files, or cannot name them.
+    /// The file, already written; `None` if the file system has no unnamed files, or cannot name
+    /// them.
     nameless: Option<(File, FileRevision)>,
 }
 

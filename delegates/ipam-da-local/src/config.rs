@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// The keys of [`LocalConfig`].
 pub(crate) const KEYS: &[Key] = &[Key::Value("dataDir")];
 
-/// What this delegate reads of `ipam`.
+/// The keys of `ipam` that this delegate reads.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct LocalConfig {
@@ -15,14 +15,14 @@ pub struct LocalConfig {
 }
 
 impl LocalConfig {
-    /// Where host-local keeps its leases, and so do we.
+    /// The folder in which host-local keeps its leases.
     const DATA_DIR: &'static str = "/var/lib/cni/networks";
 
-    /// The folder that holds a folder of leases for each network. One that is no absolute path is
-    /// looked for in the caller's working folder, as host-local does.
+    /// Returns the folder that has a lease folder for each network. A relative path is resolved in
+    /// the caller's working folder, as by host-local.
     ///
     /// # Errors
-    /// There is no working folder.
+    /// The working folder is missing.
     pub(crate) fn data_dir(&self) -> Result<PathBuf> {
         let written = self.data_dir.as_deref().filter(|path| !path.as_os_str().is_empty());
         let path = written.unwrap_or(Path::new(Self::DATA_DIR));

@@ -21,20 +21,19 @@ pub(crate) struct DiskCommit<'a> {
     pub(crate) change: &'a Change<'a>,
 }
 
-/// What became of it.
+/// The outcome of a change.
 pub(crate) enum DiskOutcome {
     Done(WrittenLeases),
     /// A lease is not as it was seen.
     Stale,
-    /// All candidates of a claim are taken; what was claimed before it has been given back
-    /// (`undone`).
+    /// All candidates of a claim are taken; the claims before it were released (`undone`).
     Taken {
         claim: usize,
         undone: bool,
     },
 }
 
-/// What was taken and confirmed, in the order of the change.
+/// The claimed and confirmed leases, in the order of the change.
 #[derive(Default)]
 pub(crate) struct WrittenLeases {
     pub(crate) kept: Vec<FileRevision>,
@@ -44,7 +43,7 @@ pub(crate) struct WrittenLeases {
 }
 
 impl WrittenLeases {
-    /// The answer of the ledger to a change that was made.
+    /// Makes the ledger's answer to a change that was made.
     pub(crate) fn into_commit<T>(self, change: &Change<'_>) -> Commit<T> {
         let mut kept = change.keep.clone();
         for (lease, revision) in kept.iter_mut().zip(self.kept) {
@@ -58,7 +57,7 @@ impl WrittenLeases {
 }
 
 impl DiskCommit<'_> {
-    /// Makes the change. After an error, what it claimed is free again.
+    /// Makes the change. After an error, the addresses that it claimed are free again.
     pub(crate) fn carry_out(&self) -> Result<DiskOutcome> {
         let folder = &self.view.folder;
         if !self.covers_what_is_held() {
@@ -100,7 +99,7 @@ impl DiskCommit<'_> {
         Ok(DiskOutcome::Done(written))
     }
 
-    /// Whether the change is about exactly what the owner holds.
+    /// Returns whether the change is about exactly what the owner holds.
     fn covers_what_is_held(&self) -> bool {
         let Change { keep, leave, drop, .. } = self.change;
         let named: Vec<&Lease> = keep.iter().chain(leave).chain(drop).collect();
@@ -122,7 +121,7 @@ impl DiskCommit<'_> {
         }
     }
 
-    /// Takes an address for each claim. Answers the claim for which nothing was free.
+    /// Takes an address for each claim, and returns the claim for which nothing was free.
     fn claim_all(&self, written: &mut WrittenLeases) -> io::Result<Option<usize>> {
         let mut claimed = vec![None; self.change.claim.len()];
         // In order, but a takeover comes last: it cannot be undone.

@@ -51,7 +51,8 @@ impl LeaseFolder {
     /// Takes host-local's lock, and makes the folder first.
     ///
     /// # Errors
-    /// Code 11 when another process holds the lock until `give_up`; 5 when the folder cannot be made.
+    /// Code 11 when another process holds the lock until `give_up`; 5 when the folder cannot be
+    /// made.
     pub(crate) fn lock_or_make(&self, give_up: Instant) -> Result<LockedFolder> {
         loop {
             if let Some(locked) = self.lock(give_up)? {
@@ -68,7 +69,7 @@ impl LeaseFolder {
         }
     }
 
-    /// Takes host-local's lock; `None` if there is no folder, and so no lease.
+    /// Takes host-local's lock; `None` if the folder does not exist, and so has no leases.
     ///
     /// # Errors
     /// Code 11 when another process holds the lock until `give_up`.
@@ -108,7 +109,7 @@ impl LeaseFolder {
         }
     }
 
-    /// Every file that is named like an address, in no order. A folder that is not there has none.
+    /// Shows every file whose name is an address, in any order; none if the folder does not exist.
     ///
     /// # Errors
     /// The folder cannot be listed.
@@ -116,8 +117,8 @@ impl LeaseFolder {
         names(&self.path, each).map_err(|error| self.failed("cannot list the lease folder", error))
     }
 
-    /// Fails when the folder lies behind a link that leads nowhere, as to a disk that is not mounted:
-    /// it is unknown what the folder holds.
+    /// Fails if the folder is behind a link without a target, as to a disk that is not mounted: its
+    /// leases are unknown.
     pub(crate) fn is_reachable(&self) -> Result<()> {
         dangling(&self.path).map_or(Ok(()), |link| Err(self.leads_nowhere(&link)))
     }
@@ -131,7 +132,7 @@ impl LeaseFolder {
             .advise("mount the link's target, or remove the link")
     }
 
-    /// An error about this folder.
+    /// Makes an error about this folder.
     pub(crate) fn failed(&self, what: &str, error: io::Error) -> Error {
         failed(&self.path, what, error)
     }
@@ -146,7 +147,7 @@ impl LockedFolder {
         names(&self.path, each)
     }
 
-    /// Every name that [`Self::names`] shows.
+    /// Returns every name that [`Self::names`] shows.
     pub(crate) fn all_names(&self) -> Result<Vec<String>> {
         let mut all = Vec::new();
         let listed = self.names(|name, _| all.push(name));
@@ -158,13 +159,13 @@ impl LockedFolder {
         LeaseFile::read(&self.path, name)
     }
 
-    /// The lease file of an address, as far as it can be shown: under the name that we would write, else
-    /// under an odd one.
+    /// Returns the lease file of an address: under the name that we would write, else under an odd
+    /// one.
     pub(crate) fn find(&self, address: IpAddr, odd: &[String]) -> Option<LeaseFile> {
         LeaseFile::shown(&self.path, &address.to_string()).or_else(|| self.find_among(odd, address))
     }
 
-    /// The lease file of an address under one of these names.
+    /// Returns the lease file of an address under one of these names.
     pub(crate) fn find_among(&self, names: &[String], address: IpAddr) -> Option<LeaseFile> {
         names
             .iter()
@@ -172,7 +173,7 @@ impl LockedFolder {
             .find_map(|name| LeaseFile::shown(&self.path, name))
     }
 
-    /// Removes a lease file; one that is gone already is fine.
+    /// Removes a lease file; succeeds if it does not exist.
     pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         match fs::remove_file(self.path.join(name)) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -180,15 +181,15 @@ impl LockedFolder {
         }
     }
 
-    /// The address last given out of a range set, as host-local reads it: anything but an address
-    /// is no cursor.
+    /// Reads the address last given out of a range set. Like host-local, it ignores any other
+    /// content.
     pub(crate) fn cursor(&self, index: u32) -> Cursor {
         let text = self.read_cursor(index).unwrap_or_default();
         let address = std::str::from_utf8(&text).ok().and_then(|text| parse_address(text).ok());
         Cursor { address, length: text.len() as u64 }
     }
 
-    /// Moves a cursor. A torn one is no cursor: the search then begins with the first address.
+    /// Moves a cursor. If the file is torn, the next search begins with the first address.
     pub(crate) fn set_cursor(&self, index: u32, before: Cursor, address: IpAddr) -> io::Result<()> {
         if before.address == Some(address) {
             return Ok(());
@@ -204,7 +205,7 @@ impl LockedFolder {
         Ok(())
     }
 
-    /// When the folder changed last, in seconds and nanoseconds.
+    /// Returns when the folder changed last, in seconds and nanoseconds.
     pub(crate) fn changed(&self) -> io::Result<(i64, i64)> {
         let metadata = fs::metadata(&self.path)?;
         Ok((metadata.mtime(), metadata.mtime_nsec()))
@@ -250,7 +251,7 @@ fn names(path: &Path, mut each: impl FnMut(String, IpAddr)) -> io::Result<()> {
     Ok(())
 }
 
-/// The link by which a path that is not there leads nowhere.
+/// Returns the link without a target on the way to a path that does not exist.
 fn dangling(path: &Path) -> Option<PathBuf> {
     let standing = path.ancestors().find(|path| path.symlink_metadata().is_ok())?;
     let is_link = standing.symlink_metadata().is_ok_and(|found| found.is_symlink());

@@ -1,4 +1,4 @@
-//! The folder as a call has seen it, and what a view shows of it.
+//! The folder as a call has seen it, and the view of it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ pub struct FolderView {
     pub(crate) stamp: Option<Stamp>,
     /// Lease files whose names are not what we would write.
     pub(crate) odd: Vec<String>,
-    /// What the owner holds.
+    /// The owner's leases.
     pub(crate) held: Vec<LeaseFile>,
     /// Whether every file could be read that may be the owner's.
     pub(crate) sure: bool,
@@ -42,7 +42,7 @@ pub(crate) struct ListedPool<'a> {
 }
 
 impl FolderView {
-    /// Reads what a query is about: the owner's lease files, and the cursors of the pools.
+    /// Reads the owner's lease files, and the cursors of the query's pools.
     pub(crate) fn read(
         folder: LockedFolder,
         index: &LeaseIndex,
@@ -59,17 +59,17 @@ impl FolderView {
         Ok(Self { folder, stamp, odd, held, sure, pools })
     }
 
-    /// Whether the address has a lease file under a name that we would not look for.
+    /// Returns whether the address has a lease file under a name that we would not write.
     pub(crate) fn hides(&self, address: IpAddr) -> bool {
         self.folder.find_among(&self.odd, address).is_some()
     }
 
-    /// The lease file of an address, under whatever name.
+    /// Returns the lease file of an address, under any name.
     pub(crate) fn find(&self, address: IpAddr) -> Option<LeaseFile> {
         self.folder.find(address, &self.odd)
     }
 
-    /// The view of this, with all addresses that are taken in the listed pools.
+    /// Makes the view, with all addresses that are taken in the listed pools.
     pub(crate) fn into_view(self, listed: &[ListedPool<'_>]) -> Result<View<Option<Self>>> {
         let mut taken: Vec<BTreeSet<IpAddr>> = vec![BTreeSet::new(); listed.len()];
         if !listed.is_empty() {

@@ -1,4 +1,4 @@
-//! Which owner holds which leases, so that a call does not read them all.
+//! The index of owners and their leases, so that a call does not read all lease files.
 //!
 //! One symbolic link per owner in the state folder, its target the names of the lease files. It is
 //! a hint: a lease file is read before it is used. Whether the index is
@@ -32,7 +32,7 @@ pub(crate) struct LeaseIndex {
     root: PathBuf,
 }
 
-/// What was true when the index was last complete.
+/// The state in which the index was last complete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamp {
     /// The folder's time of change, in seconds since 1970.
@@ -60,12 +60,12 @@ impl IndexKey {
         Self::new(container.as_str(), ifname.as_str())
     }
 
-    /// For leases that name no interface.
+    /// Makes the key of leases that name no interface.
     pub(crate) fn of_container(container: &ContainerId) -> Self {
         Self::new(container.as_str(), "")
     }
 
-    /// The key a lease file belongs to; none for one whose owner no call can name.
+    /// Returns the key of a lease file; `None` if no call can name its owner.
     pub(crate) fn of_file(file: &LeaseFile) -> Option<Self> {
         let LeaseContent::Holder { container, ifname } = &file.content else { return None };
         ContainerId::parse(container).ok()?;
@@ -76,8 +76,8 @@ impl IndexKey {
         Some(Self::new(container, ifname.as_deref().unwrap_or_default()))
     }
 
-    /// Neither a container id nor an interface name has a `:`. Of an id that is too long for a file
-    /// name, owners may share an entry: the lease files tell them apart.
+    /// Makes a key. Neither a container id nor an interface name has a `:`. If an id is too long
+    /// for a file name, owners may share an entry: the lease files differ.
     fn new(container: &str, ifname: &str) -> Self {
         let start = container.get(..230).unwrap_or(container);
         Self(format!("{start}:{ifname}"))
@@ -92,14 +92,14 @@ impl LeaseIndex {
         Self { root: state.root().join("local").join(network.as_str()).join(folder) }
     }
 
-    /// The stamp, if the index is complete.
+    /// Returns the stamp, if the index is complete.
     fn stamp(&self, folder: &LockedFolder) -> Option<Stamp> {
         let stamp = self.read_stamp()?;
         (folder.changed().ok()? == (stamp.folder, 0)).then_some(stamp)
     }
 
-    /// The stamp of the index, which is brought up to date first if it is not complete. `None` if it
-    /// cannot be written.
+    /// Returns the stamp of the index, and first completes the index if need be; `None` if that
+    /// fails.
     pub(crate) fn stamp_or_rebuild(&self, folder: &LockedFolder) -> Option<Stamp> {
         if let Some(stamp) = self.stamp(folder) {
             return Some(stamp);
@@ -127,7 +127,7 @@ impl LeaseIndex {
         Ok(stamp)
     }
 
-    /// The names under a key; none where it has no entry.
+    /// Returns the names under a key; none if it has no entry.
     ///
     /// # Errors
     /// The entry cannot be read, or another program made it.
@@ -161,7 +161,7 @@ impl LeaseIndex {
         self.set(key, &names)
     }
 
-    /// Brings the index up to what the folder holds, and stamps it.
+    /// Completes the index from the lease files, and stamps it.
     ///
     /// Lease files that the index knows and that have not changed since the last stamp are not
     /// read, unless the clock was set since.
@@ -205,7 +205,7 @@ impl LeaseIndex {
         self.write_stamp(folder, odd)
     }
 
-    /// Removes entries that are not true any more. Answers the addresses that the index knows.
+    /// Removes outdated entries, and returns the addresses that the index knows.
     fn prune(&self, folder: &LockedFolder, stamped: Option<i64>) -> io::Result<Vec<IpAddr>> {
         let mut known = Vec::new();
         // By descriptor: each path would be walked once for every lease.
@@ -265,13 +265,13 @@ impl LeaseIndex {
     }
 }
 
-/// Whether a lease file has the name that we and host-local give it.
+/// Returns whether a lease file has the name that we and host-local give it.
 pub(crate) fn is_plain(name: &str) -> bool {
     LeaseFile::address_of(name).is_some_and(|address| address.to_string() == name)
 }
 
-/// Whether the lease file of this name is still one of a key. `leases` is the folder of leases, and
-/// `stamped` the time when the index was last complete.
+/// Returns whether the lease file of this name is still one of a key. `leases` is the folder of
+/// leases, and `stamped` the time when the index was last complete.
 fn still_lists(
     folder: &LockedFolder,
     leases: &OwnedFd,
@@ -324,7 +324,7 @@ fn write(path: &Path, names: &[String]) -> io::Result<()> {
     fs::rename(new, path)
 }
 
-/// The clock less the seconds since the machine was started.
+/// Returns the clock less the seconds since the machine was started.
 fn clock() -> i64 {
     now() - rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec
 }

@@ -26,25 +26,25 @@ pub(crate) struct LeaseFile {
     pub(crate) name: String,
     pub(crate) address: IpAddr,
     pub(crate) content: LeaseContent,
-    /// What changes with every lease and every confirmation of it: inode and mtime.
+    /// Inode and mtime, which change with every lease and every confirmation of it.
     pub(crate) revision: FileRevision,
     pub(crate) modified: Option<SystemTime>,
     /// When the file was made: see [`Self::with_age`].
     pub(crate) made: Option<SystemTime>,
 }
 
-/// What a lease file says.
+/// The content of a lease file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseContent {
-    /// Who holds the lease; host-local before 0.8 wrote no interface.
+    /// The holder of the lease; host-local before 0.8 wrote no interface.
     Holder { container: String, ifname: Option<String> },
-    /// Nothing: what a plugin that was killed between two system calls leaves.
+    /// Nothing, as after a plugin was killed between two system calls.
     Empty,
-    /// Not what a lease file says, for this reason.
+    /// Invalid, for this reason.
     Unreadable(String),
 }
 
-/// The very lease: inode and mtime of its file.
+/// The identity of a lease: inode and mtime of its file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileRevision {
     inode: u64,
@@ -59,13 +59,12 @@ const LEFTOVER_AFTER: Duration = Duration::from_secs(300);
 const LIMIT: u64 = 4096;
 
 impl LeaseFile {
-    /// The address in a file name, in whatever form; `None` for other files.
+    /// Returns the address in a file name, in whatever form; `None` for other files.
     pub(crate) fn address_of(name: &str) -> Option<IpAddr> {
         parse_address(name).ok()
     }
 
-    /// Reads a lease file. One whose content is not that of a lease is there all the same, as
-    /// [`LeaseContent::Unreadable`].
+    /// Reads a lease file. One with invalid content is held, as [`LeaseContent::Unreadable`].
     pub(crate) fn read(folder: &Path, name: &str) -> Presence<Self> {
         match Self::try_read(folder, name) {
             Ok(Some(file)) => Presence::Held(file),
@@ -74,7 +73,8 @@ impl LeaseFile {
         }
     }
 
-    /// What there is to show of a lease file: one that cannot be read is an entry, too, and counts as taken.
+    /// Reads a lease file for a listing: a file that cannot be read is an entry, too, and counts as
+    /// taken.
     pub(crate) fn shown(folder: &Path, name: &str) -> Option<Self> {
         match Self::read(folder, name) {
             Presence::Held(file) => Some(file),
@@ -105,7 +105,7 @@ impl LeaseFile {
         }))
     }
 
-    /// A file named by an address that cannot be read, for this reason.
+    /// Makes the entry of a file with an address for a name that cannot be read, for this reason.
     pub(crate) fn unreadable(name: &str, reason: &str) -> Option<Self> {
         Some(Self {
             name: name.to_owned(),
@@ -117,11 +117,11 @@ impl LeaseFile {
         })
     }
 
-    /// The file with the time when it was made, which a confirmation does not change; where the file
-    /// system does not say, when it was last changed.
+    /// Adds the time when the file was made, which a confirmation does not change; or when it was
+    /// last changed, if the file system has no such time.
     ///
     /// # Errors
-    /// The system did not tell.
+    /// The system did not answer.
     pub(crate) fn with_age(mut self, folder: &Path) -> Result<Self> {
         let path = folder.join(&self.name);
         let flags = AtFlags::SYMLINK_NOFOLLOW;
@@ -140,25 +140,25 @@ impl LeaseFile {
         Ok(self)
     }
 
-    /// Whether the file says that this owner holds it.
+    /// Returns whether the file says that this owner holds it.
     pub(crate) fn is_of(&self, owner: &Owner) -> bool {
         matches!(&self.content, LeaseContent::Holder { container, ifname: Some(ifname) }
             if container == owner.container.as_str() && ifname == owner.ifname.as_str())
     }
 
-    /// Whether the file is of this container and names no interface.
+    /// Returns whether the file is of this container and names no interface.
     pub(crate) fn is_of_container(&self, owner: &Owner) -> bool {
         matches!(&self.content, LeaseContent::Holder { container, ifname: None }
             if container == owner.container.as_str())
     }
 
-    /// Whether the file is empty, and so old that no process is writing it.
+    /// Returns whether the file is empty, and so old that no process is writing it.
     pub(crate) fn is_leftover(&self) -> bool {
         let Some(modified) = self.modified else { return false };
         self.content == LeaseContent::Empty && is_old(modified, LEFTOVER_AFTER, SystemTime::now())
     }
 
-    /// The lease. Prefix length, gateway and pool are not on file.
+    /// Returns the lease. Prefix length, gateway and pool are not in the file.
     pub(crate) fn lease(&self) -> Lease {
         Lease {
             pool: None,
@@ -171,7 +171,7 @@ impl LeaseFile {
         }
     }
 
-    /// The file as an entry of the ledger.
+    /// Returns the file as an entry of the ledger.
     pub(crate) fn entry(&self) -> Entry {
         let holder = match &self.content {
             LeaseContent::Holder { container, ifname } => Some(Holder {
@@ -209,13 +209,13 @@ impl FileRevision {
         }
     }
 
-    /// As it travels in a lease.
+    /// Returns the revision in the form that a lease has.
     pub(crate) fn to_json(self) -> Value {
         format!("{}.{}.{:09}", self.inode, self.seconds, self.nanoseconds).into()
     }
 }
 
-/// It is not known whose lease it is.
+/// Makes the error of a lease file whose owner is unknown.
 fn read_error(path: &Path, error: io::Error) -> Error {
     let advice = match Errno::from_io_error(&error) {
         Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files, and call again",
@@ -232,7 +232,7 @@ fn read_content(file: File) -> io::Result<LeaseContent> {
     Ok(parse(&bytes))
 }
 
-/// host-local compares what it finds without the blanks around it.
+/// Parses a lease file. Like host-local, it ignores white space around the content.
 fn parse(bytes: &[u8]) -> LeaseContent {
     if bytes.len() as u64 > LIMIT {
         return LeaseContent::unreadable("longer than a container id");

@@ -3,7 +3,8 @@
 //! An ADD takes host-local's lock and looks at the folder (`folder`, `folder_view`): the owner's
 //! lease files (`owner_lookup`, with `index`) and the cursors. Its commit makes a lease file for
 //! each claim (`disk_commit`, `claim`) and then moves cursors and index along. A DEL does the same
-//! with fewer steps: its commit removes the files. The lock is held from a view to the commit on it.
+//! with fewer steps: its commit removes the files. The lock is held from a view to the commit on
+//! it.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -30,11 +31,11 @@ pub struct Local {
     folder: LeaseFolder,
     index: LeaseIndex,
     state: StateDir,
-    /// When waiting for host-local's lock ends.
+    /// The end of the wait for host-local's lock.
     give_up: Instant,
 }
 
-/// How long host-local may hold its lock.
+/// The longest wait for host-local's lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How many entries are removed under one lock.
@@ -42,7 +43,8 @@ const BATCH: usize = 256;
 
 impl Ledger for Local {
     type Config = LocalConfig;
-    /// The folder as the view saw it, locked. `None` if there is no folder, and so nothing to release.
+    /// The folder as the view saw it, locked. `None` if the folder does not exist, and nothing can
+    /// be released.
     type Token = Option<FolderView>;
 
     const KEYS: Option<&'static [keys::Key]> = Some(KEYS);
@@ -167,7 +169,7 @@ impl Ledger for Local {
 }
 
 impl Local {
-    /// Writes what the commit has claimed and dropped into the index. An index that cannot be written is
+    /// Writes the claimed and dropped leases into the index. An index that cannot be written is
     /// incomplete by its stamp, and the next call rebuilds it.
     fn update_index(
         &self,
@@ -216,8 +218,8 @@ impl Local {
         self.index.set(&key, &names)
     }
 
-    /// Stamps the index again after claims were undone: the folder has another time of change, but holds
-    /// the same leases as before.
+    /// Stamps the index again after claims were undone: the folder has another time of change, but
+    /// holds the same leases as before.
     fn restamp(&self, view: &mut FolderView) {
         if let Some(stamp) = view.stamp.take() {
             view.stamp = self.index.write_stamp(&view.folder, stamp.odd).ok();
@@ -230,7 +232,7 @@ impl Local {
         }
     }
 
-    /// Removes entries under one lock, each only while its file is the very one.
+    /// Removes entries under one lock, each only if its file has not changed.
     fn remove_batch(
         &self,
         folder: &LockedFolder,
@@ -281,8 +283,8 @@ fn move_cursors(view: &FolderView, change: &Change<'_>, written: &WrittenLeases)
     }
 }
 
-/// The answer to a claim whose candidates are all taken: who holds the only candidate, or, after several,
-/// a view of all addresses that are taken.
+/// Makes the answer to a claim whose candidates are all taken: the holder of the only candidate,
+/// or, after several, a view of all addresses that are taken.
 fn lost_claim(
     view: FolderView,
     change: &Change<'_>,
@@ -298,7 +300,7 @@ fn lost_claim(
     Ok(Commit::Lost { taken: Vec::new(), view: Some(view.into_view(&listed)?) })
 }
 
-/// The lease file of an entry, if it is still the one that the scan showed.
+/// Returns the lease file of an entry, if it is still the one that the scan showed.
 fn find_unchanged(
     folder: &LockedFolder,
     odd: &[String],

@@ -1,6 +1,6 @@
 //! The delegate `ipam-da-local`: leases on the local disk, in host-local's own layout.
 //!
-//! `main` runs [`delegate`]; what else is public is for tests and benches.
+//! `main` runs [`delegate`]; the other public items are for tests and benches.
 
 #![warn(unreachable_pub)]
 
@@ -17,7 +17,7 @@ mod owner_lookup;
 use ipam_kit::Allocate;
 pub use ledger::Local;
 
-/// The delegate, with its verbs for people.
+/// Returns the delegate, with its verbs for people.
 pub fn delegate() -> Allocate<Local> {
     Allocate::answering(ipam_cli::answer::<Local>)
 }

@@ -1,4 +1,4 @@
-//! What an owner holds, by the lease files.
+//! The leases of an owner, by the lease files.
 
 use ipam_kit::allocate::ledger::ViewQuery;
 use ipam_kit::allocate::{Lease, PoolRequest};
@@ -10,7 +10,7 @@ use crate::folder::LockedFolder;
 use crate::index::{IndexKey, LeaseIndex};
 use crate::lease_file::{LeaseContent, LeaseFile};
 
-/// Where the lease files of an owner are looked for.
+/// The search for the lease files of an owner.
 pub(crate) struct OwnerLookup<'a> {
     pub(crate) folder: &'a LockedFolder,
     /// The index, where it is complete; without it, every lease is read.
@@ -18,11 +18,11 @@ pub(crate) struct OwnerLookup<'a> {
 }
 
 impl OwnerLookup<'_> {
-    /// What the owner holds, and whether that is all: a file that cannot be read may be its as well. Only a
-    /// release that finds all that its record names goes on then.
+    /// Returns the owner's lease files, and whether these are all: an unreadable file may be the
+    /// owner's as well. Then only a release that finds all leases of its record continues.
     ///
-    /// Where nothing is held under container and interface, a DEL or CHECK finds what an old
-    /// host-local wrote for the container alone, as host-local does.
+    /// If nothing is held under container and interface, a DEL or CHECK finds the leases that an
+    /// old host-local wrote for the container alone, as host-local does.
     pub(crate) fn find_held(&self, query: &ViewQuery<'_>) -> Result<(Vec<LeaseFile>, bool)> {
         let folder = self.folder;
         let owner = query.owner;
@@ -65,7 +65,7 @@ impl OwnerLookup<'_> {
         }
     }
 
-    /// The lease files of a key that are the owner's, and what could not be read among the others.
+    /// Returns the lease files of a key that are the owner's, and the error of an unreadable one.
     fn files_of(
         &self,
         key: &IndexKey,
@@ -103,7 +103,7 @@ fn is_in_a_pool(file: &LeaseFile, pools: &[PoolRequest]) -> bool {
     sets.any(|set| set.find(file.address).is_some())
 }
 
-/// Fails when the file of a lease that the record names cannot be read: its owner is unknown.
+/// Fails if the file of a recorded lease cannot be read: its owner is unknown.
 fn refuse_unreadable(folder: &LockedFolder, name: &str) -> Result<()> {
     match folder.read(name).known()?.map(|file| file.content) {
         Some(LeaseContent::Unreadable(reason)) => Err(Error::new(
