@@ -199,7 +199,7 @@ impl LeaseIndex {
         })?;
         failed?;
         debug!(
-            "rebuilt the index of {}: another plugin changed the folder, or there was no index",
+            "rebuilt the index of {}: another plugin changed the folder, or the index was missing",
             folder.path.display()
         );
         self.write_stamp(folder, odd)
