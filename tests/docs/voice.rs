@@ -65,7 +65,6 @@ const LENGTHS_IN: [(&str, usize); 3] = [("docs/moving", 150), ("docs", 150), ("d
 const NOT_YET: &[&str] = &[
     "README.md",
     "SECURITY.md",
-    "benches",
     "crates/kit",
     "crates/kube",
     "crates/servers",
