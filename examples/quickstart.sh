@@ -1,11 +1,9 @@
 #!/usr/bin/env bash
-# Runs a chain of two delegates by hand, as a container runtime does, and shows what is special about
-# it: another selector on the same store, a DEL with a broken configuration, an undo, and the same
-# program under the name host-local. As root it also pings between two network namespaces.
+# Runs a chain of two delegates by hand, as a container runtime does, and shows what it can do that
+# one plugin cannot: another selector on the same store, a DEL with a broken configuration, an undo,
+# and the same program under the name host-local. As root it also pings between two namespaces.
 #
-# In a source tree it builds three programs first, which needs Rust and nothing else: about a minute
-# on two cores, once. The rest takes two seconds. It uses no network and installs nothing. It leaves
-# target/ (90 MB), in a release archive the folder quickstart, so that you can paste its commands.
+# It installs nothing. In a source tree it first builds three programs, which needs Rust alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -25,7 +23,9 @@ trap cleanup EXIT
 trap 'exit 130' INT TERM
 
 if [ -f Cargo.toml ]; then
-    say "Building three programs: about a minute the first time. What it leaves is in target/"
+    echo "This builds three programs, which takes about a minute the first time, and runs two seconds."
+    echo "It leaves target/ (90 MB) and nothing else."
+    say "Building"
     has cargo || fail "cargo is missing: install Rust first"
     # These three need Rust alone.
     cargo build --release -p ipam-delegated -p ipam-ds-static -p ipam-da-local --bins
@@ -33,6 +33,7 @@ if [ -f Cargo.toml ]; then
     built=$target/release work=$target/quickstart
 else
     built=$root/bin work=$root/quickstart
+    echo "This runs two seconds. It leaves the folder $work and nothing else."
 fi
 rm -rf "$work"
 mkdir -p "$work/bin"

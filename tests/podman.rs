@@ -115,16 +115,26 @@ impl Node {
 
     #[track_caller]
     fn run(&mut self, name: &str) {
+        self.run_on(name, "podnet");
+    }
+
+    #[track_caller]
+    fn run_on(&mut self, name: &str, network: &str) {
         let image = ["box", "sleep", "1000"];
         let id = self
-            .podman(&[&["run", "-d", "--name", name, "--network", "podnet"], &image[..]].concat());
+            .podman(&[&["run", "-d", "--name", name, "--network", network], &image[..]].concat());
         self.containers.push(id);
     }
 
     #[track_caller]
     fn addresses(&self, name: &str) -> [String; 2] {
+        self.addresses_on(name, "podnet")
+    }
+
+    #[track_caller]
+    fn addresses_on(&self, name: &str, network: &str) -> [String; 2] {
         ["IPAddress", "GlobalIPv6Address"].map(|key| {
-            let field = format!("{{{{.NetworkSettings.Networks.podnet.{key}}}}}");
+            let field = format!("{{{{.NetworkSettings.Networks.{network}.{key}}}}}");
             self.podman(&["inspect", "-f", &field, name])
         })
     }
@@ -239,5 +249,30 @@ fn a_new_network_avoids_the_subnet_of_the_preset_and_not_that_of_the_chain() {
         node.podman(&["network", "create", "second"]);
         let second = node.podman(&["network", "inspect", "second"]);
         assert!(second.contains(&format!("\"subnet\": \"{expected}\"")), "{name}: {second}");
+    }
+}
+
+/// Files of `examples/`, as they are.
+#[test]
+fn the_networks_of_the_guide_run() {
+    let mut node = Node::new();
+    for (file, network, container, addresses) in [
+        ("10-ipam-delegated-local", "racknet", "web", ["10.210.1.0", ""]),
+        ("20-ipam-delegated-dual-stack", "dualnet", "dual", ["10.211.0.2", "fd00:211::2"]),
+        ("30-ipam-delegated-two-allocators", "twostores", "two", ["10.212.0.2", "fd00:212::2"]),
+    ] {
+        let name = format!("{file}.conflist");
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+        fs::copy(examples.join(&name), node.world.path("net.d").join(&name)).unwrap();
+        node.run_on(container, network);
+        assert_eq!(node.addresses_on(container, network), addresses);
+    }
+    node.podman(&["rm", "-f", "-t", "0", "web", "dual", "two"]);
+    for folder in
+        ["networks/racknet", "networks/dualnet", "networks/twostores", "outside/twostores"]
+    {
+        let mut left = names(&node.inside(&format!("/var/lib/cni/{folder}")));
+        left.retain(|name| name.parse::<std::net::IpAddr>().is_ok());
+        assert_eq!(left, [""; 0], "{folder}");
     }
 }
