@@ -35,6 +35,20 @@ impl System {
         }
     }
 
+    /// The commands of a section, each with what it prints. Those by hand are on one page for both.
+    fn steps(self, heading: &str, kind: &str) -> Vec<(String, String)> {
+        let mut steps = match kind {
+            "console" => self.page().commands(heading, kind),
+            _ => CniIpamEtcd.page().commands(heading, kind),
+        };
+        if matches!(self, HostEtcd) && kind != "console" {
+            for (command, _) in &mut steps {
+                *command = command.replace("/bin/etcd", "/bin/host-etcd");
+            }
+        }
+        steps
+    }
+
     fn leases(self) -> &'static str {
         match self {
             CniIpamEtcd => "/etcd-cni/networks/racknet/used/",
@@ -141,25 +155,25 @@ fn there_and_back(system: System, kind: &str) {
     let site = Site::new(system);
     let Site { node, old, .. } = &site;
     assert_eq!(site.add_before("before"), ["10.210.0.2", "fd00:210::2"]);
-    node.follow("Before", "console");
+    let expected = ["10.210.0.2", "fd00:210::2"].map(|a| (a.to_owned(), "before".to_owned()));
+    assert_eq!(site.leases(), expected);
 
-    if matches!(system, HostEtcd) && kind == "console" {
-        node.follow("Preparing", kind);
+    for (command, expected) in system.steps("Moving", kind) {
+        node.run(&command, &expected);
     }
-    node.follow("Moving", kind);
     assert!(!node.is_original());
     let before = json!({"cniVersion": "0.4.0", "ips": [
         {"version": "4", "address": "10.210.0.2/16"}, {"version": "6", "address": "fd00:210::2/64"}]});
     node.check("before", &before);
     let after = node.add("after");
     node.check("after", &after);
-    node.follow("Whether it worked", "console");
+    node.follow("Check", "console");
     node.del("before");
     assert_eq!(site.of("before"), [""; 0]);
     assert_eq!(site.leases().len(), 2);
     node.add("third");
 
-    let (command, expected) = &node.page.commands("Going back", kind)[0];
+    let (command, expected) = &system.steps("Going back", kind)[0];
     node.run(command, expected);
     assert!(node.is_original());
     // The replaced plugin goes on behind ours, and releases what ours gave.
@@ -194,7 +208,17 @@ fn from_host_etcd_and_back_by_hand() {
 #[test]
 fn each_page_lists_what_its_preset_says_that_changes() {
     for system in [CniIpamEtcd, HostEtcd] {
-        assert_eq!(system.page().items("What changes for you"), system.differences());
+        let page = system.page();
+        let rows = page.section("Differences").lines().filter(|line| line.starts_with("| "));
+        let differences = rows.skip(1).map(|row| {
+            let (ours, theirs) = row[1..].trim_end_matches('|').split_once(" | ").unwrap();
+            match (ours.trim(), theirs.trim()) {
+                (ours, "") => ours.to_owned(),
+                (ours, theirs) if ours.ends_with('.') => format!("{ours} {theirs}"),
+                (ours, theirs) => format!("{ours}; {theirs}"),
+            }
+        });
+        assert_eq!(differences.collect::<Vec<_>>(), system.differences());
     }
 }
 
@@ -261,9 +285,10 @@ fn a_record_of_a_container_that_the_replaced_plugin_released_can_be_dropped() {
         // Its addresses are another's by now; moved again.
         site.etcd.put(&format!("{}10.210.0.3", system.leases()), "other");
         site.install();
-        for (command, expected) in &back[1..] {
-            site.node.run(command, expected);
-        }
+        assert!(site.node.page.section("Trouble").contains("forget racknet CONTAINER --yes"));
+        let forgot = "forgot after/eth0 on racknet; ipam-da-etcd may still hold 10.210.0.3/16, \
+                      fd00:210::3/64\n";
+        assert_eq!(site.node.ask(&["forget", "racknet", "after", "--yes"]), forgot);
         assert_eq!(site.of("other"), ["10.210.0.3"]);
     }
 }
@@ -316,7 +341,7 @@ fn what_is_left_for_good_is_removed_in_etcd_and_on_the_node() {
     }
 }
 
-/// What stands in the tables under "When something is wrong" is what is said.
+/// What stands in the tables under "Trouble" is what is said.
 #[test]
 fn a_stripped_del_of_a_container_from_before_says_that_it_releases_nothing() {
     for system in [CniIpamEtcd, HostEtcd] {
@@ -326,7 +351,7 @@ fn a_stripped_del_of_a_container_from_before_says_that_it_releases_nothing() {
         let outcome = site.node.call("DEL", "before", &stripped);
         let said = "no record of this attachment, and the configuration names no delegates";
         assert!(outcome.exit == Some(0) && outcome.stderr.contains(said), "{outcome:?}");
-        assert!(system.page().section("When something is wrong").contains(said));
+        assert!(system.page().section("Trouble").contains(said));
         site.node.ask(&["release", "racknet", "10.210.0.2", "fd00:210::2", "--yes"]);
         assert_eq!(site.leases(), []);
     }

@@ -1,4 +1,5 @@
-//! The README says what the program and etcd do: its commands are run, its networks are used.
+//! The README and LAYOUTS.md say what the program and etcd do: their commands are run, their networks
+//! are used.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -11,6 +12,10 @@ use serde_json::{Value, json};
 
 fn readme() -> Page {
     Page::read("delegates/ipam-da-etcd/README.md")
+}
+
+fn layouts() -> Page {
+    Page::read("delegates/ipam-da-etcd/LAYOUTS.md")
 }
 
 /// A shell in which `etcdctl` talks to a server.
@@ -46,7 +51,7 @@ fn the_commands_print_what_is_shown() {
     let conflist = json!({"cniVersion": "1.0.0", "name": "racknet", "plugins": [plugin]});
     fs::write(shell.file(CONFLIST), conflist.to_string()).unwrap();
 
-    shell.try_all(&readme().commands_of("Keys and values", "etcdctl get"));
+    shell.try_all(&readme().commands_of("State", "etcdctl get"));
     shell.try_all(&readme().commands_of("Verbs", "ipam-da-etcd "));
     let left = etcd.keys("/ipam-delegated/networks/racknet/leases/");
     assert_eq!(left.len(), 2, "{left:?}");
@@ -74,7 +79,7 @@ fn the_role_lets_a_certificate_do_everything_below_the_prefix_and_nothing_else()
     shell.set("ETCDCTL_CACERT", certificates.authority().to_str().unwrap());
     shell.set("ETCDCTL_CERT", client.certificate.to_str().unwrap());
     shell.set("ETCDCTL_KEY", client.key.to_str().unwrap());
-    shell.try_all(&readme().commands_of("Who calls", "etcdctl"));
+    shell.try_all(&readme().commands_of("Rights", "etcdctl"));
     demand_rights(&etcd);
 
     let mut network = network(&shell, &etcd, "rack1-7");
@@ -127,21 +132,21 @@ fn the_old_commands_show_every_lease() {
         network["args"] = json!({"cni": {"ips": ["10.214.0.7"]}});
         shell.call("ipam-da-etcd", "ADD", "77ab02", &network).success();
     }
-    shell.try_all(&readme().commands_of("The layouts of two older plugins", "etcdctl get"));
+    shell.try_all(&layouts().commands_of("Keys and values", "etcdctl get"));
     // The table names every key that is there, and the lock.
-    let page = readme();
-    let table = page.section("The layouts of two older plugins");
+    let page = layouts();
+    let table = page.section("Keys and values");
     for key in etcd.keys("/").iter().filter(|key| !key.ends_with("/10.214.0.2")) {
         assert!(table.contains(&format!("| `{key}` |")), "{key}");
     }
 }
 
 #[test]
-fn a_section_stands_beside_the_keys_of_an_older_plugin() {
+fn a_section_is_read_beside_the_keys_of_an_older_plugin() {
     let etcd = Etcd::start();
     let shell = shell_of(&etcd);
     let mut network = network(&shell, &etcd, "rack1-7");
-    for (key, value) in readme().keys("Network configuration reference") {
+    for (key, value) in readme().keys("Keys") {
         let value = value.to_string().replace("http://10.0.0.1:2379", &etcd.url());
         network["ipam"][key] = serde_json::from_str(&value).unwrap();
     }
@@ -157,7 +162,7 @@ fn each_role_for_an_old_layout_lets_everything_be_done() {
             let etcd = Etcd::builder().flag("--bcrypt-cost=4").start();
             let shell = shell_of(&etcd);
             etcd.put(&format!("{leases}10.214.0.9"), "before");
-            shell.try_all(&readme().commands_of("Rights", "etcdctl role"));
+            shell.try_all(&layouts().commands_of("Rights", "etcdctl role"));
             etcd.etcdctl(&["user", "add", "cni:secret"]);
             etcd.etcdctl(&["user", "grant-role", "cni", &role]);
             demand_rights(&etcd);
@@ -208,7 +213,11 @@ fn the_networks_work() {
     let etcd = Etcd::start();
     let shell = shell_of(&etcd);
     let page = readme();
-    let networks = ["Example configuration", "Without a chain"].map(|heading| page.json(heading));
+    let networks: Vec<Value> = page
+        .blocks("Example", "json")
+        .into_iter()
+        .map(|network| serde_json::from_str(network).unwrap())
+        .collect();
     let expected: [&[&str]; 2] = [&["10.214.0.2/16"], &["10.214.0.3/16", "fd00:214::2/64"]];
     assert_eq!(networks.len(), expected.len());
     for (mut network, expected) in networks.into_iter().zip(expected) {
@@ -225,7 +234,7 @@ fn after_a_restore_the_commands_give_nothing_away_that_is_held() {
     let shell = shell_of(&etcd);
     let given = shell.assert_reasserted(
         &network(&shell, &etcd, ""),
-        &readme().commands_of("A store that was restored or swapped", "ipam-delegated reassert"),
+        &readme().commands_of("A restored store", "ipam-delegated reassert"),
         || etcd.snapshot(),
         |snapshot| etcd.restore(snapshot, ClusterId::Other),
         || etcd.keys("/ipam-delegated/networks/racknet/leases/"),
@@ -235,5 +244,5 @@ fn after_a_restore_the_commands_give_nothing_away_that_is_held() {
 
 #[test]
 fn every_key_of_the_section_is_in_the_table() {
-    readme().assert_table_is_of("Network configuration reference", "ipam-da-etcd", "etcd");
+    readme().assert_table_is_of("Keys", "ipam-da-etcd", "etcd");
 }
