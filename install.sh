@@ -186,7 +186,7 @@ choose_programs() {
         if [ "$name" = ipam-delegated ]; then
             chain=$name
         elif ! is_shipped "$name" || { [ -n "$build" ] && [ ! -d "$here/delegates/$name" ]; }; then
-            misused "--only $name: unknown program"
+            misused "--only $name: unknown program; choose among" $(known_programs)
         else
             case " $programs " in *" $name "*) ;; *) programs="$programs $name" ;; esac
         fi
@@ -201,6 +201,15 @@ choose_programs() {
         case " $programs " in *" $name "*) ;; *) printf ' %s' "$name" ;; esac
     done)
     [ -z "$others" ] || tell "left as they are:$others"
+}
+
+# Prints what --only may name.
+known_programs() {
+    echo ipam-delegated
+    for file in "$from"/ipam-* "$here"/delegates/ipam-*/; do
+        name=$(basename "$file")
+        if is_there "$file" && is_shipped "$name"; then echo "$name"; fi
+    done | grep -v '^ipam-delegated$' | sort -u
 }
 
 # Refuses an unknown preset, whose link would hide a plugin of this name and run nothing, and one
@@ -598,7 +607,7 @@ fail() {
 }
 
 misused() {
-    printf 'install.sh: %s\n\n' "$1" >&2
+    printf 'install.sh: %s\n\n' "$*" >&2
     usage >&2
     exit 2
 }

@@ -88,6 +88,22 @@ fn pages_show_the_examples_as_they_are() {
 }
 
 #[test]
+fn the_guide_shows_parts_of_the_examples() {
+    let plain = |text: &str| text.split_whitespace().collect::<String>();
+    let files = fs::read_dir(root().join("examples")).unwrap().map(|entry| entry.unwrap().path());
+    let conflists = files.filter(|path| path.extension().is_some_and(|end| end == "conflist"));
+    let examples: Vec<String> =
+        conflists.map(|path| plain(&fs::read_to_string(path).unwrap())).collect();
+    let guide = read("docs/guide.md");
+    let parts: Vec<&str> =
+        guide.split("\n```json\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert!(parts.len() > 3, "{parts:?}");
+    for part in parts {
+        assert!(examples.iter().any(|example| example.contains(&plain(part))), "{part}");
+    }
+}
+
+#[test]
 fn every_delegate_is_in_the_table() {
     for entry in fs::read_dir(root().join("delegates")).unwrap() {
         let path = entry.unwrap().path();

@@ -58,6 +58,10 @@ fn a_damaged_archive_is_refused() {
     let outcome = site.run(&[]);
     assert!(outcome.stderr.contains("are damaged: unpack the archive again"), "{outcome:?}");
     assert_eq!(site.read("ipam-ds-static"), b"#!/bin/sh\necho ipam-ds-static 1\n");
+    // An archive has all of its programs: none is left out.
+    fs::remove_file(site.release.join("bin/ipam-ds-static")).unwrap();
+    let text = site.refused(&[]);
+    assert!(text.contains("are damaged: unpack the archive again"), "{text}");
 }
 
 #[test]
