@@ -92,7 +92,6 @@ const RUSTDOC_NOT_YET: &[&str] = &[
     "crates/kube",
     "crates/servers",
     "crates/suites",
-    "delegates/ipam-da-etcd",
     "delegates/ipam-ds-kube-node",
     "delegates/ipam-ds-node-annotation",
     "delegates/ipam-ds-nomad",

@@ -22,11 +22,11 @@ pub(crate) struct EtcdClient {
 }
 
 impl EtcdClient {
-    /// A client for one call: it shows the auth token that is kept on this node, and begins with
-    /// the server that answered last.
+    /// Returns a client for one call: it shows the auth token that is kept on this node, and begins
+    /// with the server that answered last.
     ///
     /// # Errors
-    /// There is no state folder, or a certificate file cannot be read.
+    /// The state folder is missing, or a certificate file cannot be read.
     pub(crate) fn open(
         store: &EtcdStore,
         request: &Request,
@@ -46,8 +46,8 @@ impl EtcdClient {
         Ok(client)
     }
 
-    /// A client for the servers of a store; it connects when there is something to send. `unreached` is
-    /// the code of the error when no server could be reached.
+    /// Returns a client for the servers of a store; it connects when there is something to send.
+    /// `unreached` is the code of the error when no server could be reached.
     ///
     /// # Errors
     /// A certificate file cannot be read.
@@ -72,7 +72,7 @@ impl EtcdClient {
         self.servers.set_deadline(deadline);
     }
 
-    /// The server that answered last.
+    /// Returns the server that answered last.
     pub(crate) fn answering(&self) -> &Endpoint {
         self.servers.transport().endpoint(self.servers.answering())
     }
@@ -82,7 +82,8 @@ impl EtcdClient {
         self.servers.prefer(url);
     }
 
-    /// The server that answered last, where it is not the one that the configuration names first.
+    /// Returns the server that answered last, where it is not the one that the configuration names
+    /// first.
     pub(crate) fn preferred(&self) -> Option<String> {
         self.servers.preferred().map(str::to_owned)
     }
@@ -90,7 +91,7 @@ impl EtcdClient {
     /// Asks something that changes nothing, until a server answers.
     ///
     /// # Errors
-    /// None answers in time, or the store refuses it.
+    /// No server answers in time, or the store refuses the request.
     pub(crate) fn read(&mut self, txn: &Txn) -> Result<EtcdAnswer> {
         self.servers.read(txn)
     }
@@ -98,20 +99,21 @@ impl EtcdClient {
     /// Changes something; `None` when it may have been done, or may still be.
     ///
     /// # Errors
-    /// It was not and will not be done.
+    /// The change was not done, and will not be.
     pub(crate) fn write(&mut self, txn: &Txn) -> Result<Option<EtcdAnswer>> {
         self.servers.write(txn)
     }
 
-    /// Whether the latest request was refused because this caller has no right to some key in it.
+    /// Tells whether the latest request was refused because this caller has no right to some key in
+    /// it.
     pub(crate) fn was_denied(&self) -> bool {
         self.servers.transport().was_denied()
     }
 
-    /// An etcd lease of so many seconds, from the server that answered last.
+    /// Returns an etcd lease of so many seconds, from the server that answered last.
     ///
     /// # Errors
-    /// It does not give one: code 11.
+    /// The server refuses: code 11.
     pub(crate) fn grant(&mut self, seconds: i64) -> Result<i64> {
         let patience = self.patience();
         self.servers.transport_mut().about_leases(patience, async |leases| {
@@ -122,7 +124,7 @@ impl EtcdClient {
     /// Ends an etcd lease, and with it the keys that were written with it.
     ///
     /// # Errors
-    /// The server does not do it: code 11.
+    /// The server refuses: code 11.
     pub(crate) fn revoke(&mut self, lease: i64) -> Result<()> {
         let patience = self.patience();
         self.servers
@@ -135,12 +137,12 @@ impl EtcdClient {
         self.servers.transport_mut().pause(time);
     }
 
-    /// The time until the store is given up.
+    /// Returns the time until the store is given up.
     pub(crate) fn left(&self) -> Duration {
         self.servers.left()
     }
 
-    /// How long one server may take for a request that goes to no other.
+    /// Returns how long one server may take for a request that goes to no other.
     fn patience(&self) -> Duration {
         PATIENCE.min(self.left())
     }

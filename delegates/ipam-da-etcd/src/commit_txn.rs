@@ -42,33 +42,33 @@ pub(crate) struct CommitTxn<'a> {
     pub(crate) previous_holders: &'a BTreeMap<String, Option<OwnerState>>,
     /// Whether the store lets us have keys of owners.
     pub(crate) indexed: bool,
-    /// What else it is guarded with, reads and writes.
+    /// Further guards, reads and writes.
     pub(crate) additions: &'a dyn TxnAdditions,
 }
 
-/// What is added to a transaction that takes or confirms addresses. Nothing is added by `()`.
+/// Additions to a transaction that takes or confirms addresses. `()` adds nothing.
 pub(crate) trait TxnAdditions: Debug {
-    /// Guards of the whole.
+    /// Returns guards of the whole transaction.
     fn guards(&self) -> Vec<Compare> {
         Vec::new()
     }
 
-    /// What is read where a guard of the whole fails.
+    /// Returns the reads for when a guard of the whole fails.
     fn reads(&self) -> Vec<TxnOp> {
         Vec::new()
     }
 
-    /// The candidates of a claim in the order in which they are tried.
+    /// Returns the candidates of a claim in the order in which they are tried.
     fn candidates(&self, claim: &Claim<'_>) -> Vec<GuardedCandidate> {
         GuardedCandidate::unguarded(claim)
     }
 
-    /// What is read when all candidates of a claim are taken.
+    /// Returns the reads for when all candidates of a claim are taken.
     fn reads_when_taken(&self, _claim: &Claim<'_>) -> Vec<TxnOp> {
         Vec::new()
     }
 
-    /// What is written once these addresses are free, one of each claim.
+    /// Returns the writes for when these addresses are free, one of each claim.
     fn writes(&self, _claims: &[Claim<'_>], _chosen: &[IpAddr]) -> Vec<TxnOp> {
         Vec::new()
     }
@@ -76,21 +76,21 @@ pub(crate) trait TxnAdditions: Debug {
 
 impl TxnAdditions for () {}
 
-/// A candidate, and what has to be true for a claim of it, except that it is free.
+/// A candidate, with a guard of its claim beside that it is free.
 pub(crate) struct GuardedCandidate {
     pub(crate) guard: Option<Compare>,
     pub(crate) candidate: IpAddr,
 }
 
 impl GuardedCandidate {
-    /// Each candidate of a claim once, without a guard.
+    /// Returns each candidate of a claim once, without a guard.
     pub(crate) fn unguarded(claim: &Claim<'_>) -> Vec<Self> {
         let candidates = claim.candidates.iter();
         candidates.map(|candidate| Self { guard: None, candidate: *candidate }).collect()
     }
 }
 
-/// What became of it.
+/// The outcome of a [`CommitTxn`].
 #[derive(Debug)]
 pub(crate) enum CommitTxnOutcome {
     /// Everything was written at one revision: the address of each claim.
@@ -105,7 +105,7 @@ pub(crate) enum CommitTxnOutcome {
 }
 
 impl CommitTxn<'_> {
-    /// The transaction.
+    /// Returns the transaction.
     pub(crate) fn transaction(&self) -> Txn {
         let owner = self.keys.owner(self.owner);
         let mut guards = Vec::new();
@@ -151,7 +151,7 @@ impl CommitTxn<'_> {
         Txn::new().when(guards).and_then(then).or_else(reads)
     }
 
-    /// Reads what came back of it.
+    /// Reads the outcome from the answer.
     pub(crate) fn outcome(&self, response: &TxnResponse) -> CommitTxnOutcome {
         let mut answers = response.op_responses();
         if !response.succeeded() {
@@ -185,12 +185,12 @@ impl CommitTxn<'_> {
         CommitTxnOutcome::Done(chosen)
     }
 
-    /// Whether addresses are taken or confirmed.
+    /// Tells whether addresses are taken or confirmed.
     fn takes(&self) -> bool {
         !self.change.claim.is_empty() || !self.change.keep.is_empty()
     }
 
-    /// What is done once these addresses are free.
+    /// Returns the operations for when these addresses are free.
     fn branch(&self, owner: &str, chosen: &mut Vec<IpAddr>) -> Vec<TxnOp> {
         let Some(claim) = self.change.claim.get(chosen.len()) else {
             return self.writes(owner, chosen);
@@ -215,7 +215,7 @@ impl CommitTxn<'_> {
         otherwise
     }
 
-    /// What is read when all candidates are taken.
+    /// Returns the reads for when all candidates are taken.
     fn after_all(&self, claim: &Claim<'_>) -> Vec<TxnOp> {
         let mut reads = match (&claim.candidates[..], claim.next) {
             (_, Scan::Range(from, to)) => read_window(self.keys, from, to),
@@ -226,7 +226,8 @@ impl CommitTxn<'_> {
         reads
     }
 
-    /// The owner's keys, of which one is given, as they are to be, and those of owners that lose an address.
+    /// Returns the writes of the owner's keys, one of which is given, and those of owners that lose
+    /// an address.
     fn writes(&self, owner: &str, chosen: &[IpAddr]) -> Vec<TxnOp> {
         let kept = self.change.keep.iter().map(|lease| self.item(lease));
         let left = self.change.leave.iter().map(|lease| IndexedLease {
@@ -259,7 +260,7 @@ impl CommitTxn<'_> {
         ops
     }
 
-    /// What an owner keeps that addresses are taken from.
+    /// Returns the leases that a previous holder keeps.
     fn left_to_previous_holder(&self, holder_before: &Option<OwnerState>) -> Option<OwnerIndex> {
         let replaced = self.change.claim.iter().filter_map(|claim| claim.replaces.as_ref());
         let lost: BTreeSet<IpAddr> = replaced.map(|entry| entry.lease.address.addr()).collect();
@@ -272,7 +273,7 @@ impl CommitTxn<'_> {
         self.change.keep.iter().chain(&self.change.leave).chain(&self.change.drop)
     }
 
-    /// A lease that stays, with the time when it was taken.
+    /// Returns a lease that stays, with the time when it was taken.
     fn item(&self, lease: &Lease) -> IndexedLease {
         let before = self.guard.owner_index.iter().flat_map(|seen| &seen.leases);
         let item = before.into_iter().find(|item| item.address.addr() == lease.address.addr());
@@ -280,8 +281,8 @@ impl CommitTxn<'_> {
     }
 }
 
-/// Writes the keys of an owner that holds what its index says, but for those that stay as they are;
-/// none is left when it holds nothing.
+/// Writes the keys of an owner by its index, except those that stay as they are. Deletes the
+/// owner's key if the owner holds nothing.
 pub(crate) fn write_owner(
     keys: &EtcdKeys,
     key: String,
@@ -296,7 +297,7 @@ pub(crate) fn write_owner(
     ops.push(TxnOp::put(key, owner_index.to_value(), None));
 }
 
-/// Writes the keys of an owner's addresses, but for those that stay as they are.
+/// Writes the keys of an owner's addresses, except those that stay as they are.
 fn write_leases(keys: &EtcdKeys, owner_index: &OwnerIndex, ops: &mut Vec<TxnOp>) {
     for item in owner_index.leases.iter().filter(|item| item.since.is_none()) {
         let value = keys.key_format().value(owner_index, item);

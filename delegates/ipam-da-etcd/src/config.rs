@@ -42,7 +42,7 @@ const STORE: &[Key] = &[
     Key::Value("etcdTrustedCAFileFile"),
 ];
 
-/// What this delegate reads of `ipam`: the section `etcd`, or the keys of a system that it replaces.
+/// The keys of `ipam` for this delegate: the section `etcd`, or those of a system that it replaces.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct EtcdConfig {
@@ -105,15 +105,15 @@ pub(crate) struct EtcdStore {
     pub(crate) user: Option<(String, ConfigFile)>,
     /// How long to go on after the first failure.
     pub(crate) timeout: Duration,
-    /// Whose keys hold the leases.
+    /// The layout of the keys.
     pub(crate) layout: &'static Layout,
-    /// What every key begins with; no slash at its end.
+    /// The beginning of every key, without a slash at its end.
     pub(crate) prefix: String,
     /// Where the runtime keeps the results of its calls.
     pub(crate) result_cache: PathBuf,
 }
 
-/// What errors call the settings, in our section or in that of a replaced plugin.
+/// The names of the settings in errors, in our section or in a replaced plugin's.
 struct SettingNames {
     endpoints: &'static str,
     /// Whether that is a list.
@@ -150,11 +150,11 @@ const HOST_ETCD: SettingNames = SettingNames {
 const PASSWORD_FILE: &str = "ipam.etcd.passwordFile";
 
 impl EtcdConfig {
-    /// The store that the configuration names.
+    /// Returns the store that the configuration names.
     ///
     /// # Errors
-    /// It names none, or one in two sections; an endpoint, the timeout or the prefix is malformed; of a
-    /// certificate and its key, or a user and its password, one is missing.
+    /// It names none, or one in two sections; an endpoint, the timeout or the prefix is malformed;
+    /// of a certificate and its key, or a user and its password, one is missing.
     pub(crate) fn store(&self) -> Result<EtcdStore> {
         let (section, names) = self.section()?;
         let layout = layout(section.layout.as_deref())?;
@@ -184,7 +184,7 @@ impl EtcdConfig {
         })
     }
 
-    /// The replaced plugins are written in Go, which takes their keys in any letters.
+    /// Rejects their keys in other letters: the replaced plugins are written in Go, which takes any.
     fn refuse_other_letters(&self) -> Result<()> {
         refuse_other_letters(&self.others, &names(OF_THE_REPLACED), "ipam")?;
         let theirs = self.etcd_config.as_ref().map(|theirs| &theirs.others);
@@ -194,8 +194,8 @@ impl EtcdConfig {
         }
     }
 
-    /// The settings in our own form, and their names. A setting that a replaced plugin does not have
-    /// comes from `ipam.etcd`.
+    /// Returns the settings in our own form, and their names. A setting that a replaced plugin does
+    /// not have comes from `ipam.etcd`.
     fn section(&self) -> Result<(EtcdSection, &'static SettingNames)> {
         let ours = self.etcd.clone().unwrap_or_default();
         let theirs = self.etcd_config.as_ref().map(|theirs| {
@@ -244,7 +244,7 @@ impl EtcdConfig {
 }
 
 impl EtcdSection {
-    /// The settings by which the store is named, or would be if it were.
+    /// Returns the settings by which the store is named, or would be if it were.
     fn setting_names(&self) -> &'static SettingNames {
         let layout = self.layout.as_deref().filter(|_| !self.names_a_store());
         match layout.and_then(Layout::named) {

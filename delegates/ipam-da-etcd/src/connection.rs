@@ -16,7 +16,7 @@ use crate::grpc_failure::{GrpcFailure, connection_failure};
 /// How long a server may take to be connected to, or to show that it lives.
 pub(crate) const CONNECT: Duration = Duration::from_secs(1);
 
-/// What a server may send before it has to wait for us, in bytes.
+/// The bytes that a server may send before it has to wait for us.
 const WINDOW: u32 = 1024 * 1024;
 
 /// The largest answer that is read, in bytes: many times that of a page.
@@ -133,7 +133,7 @@ async fn clients(
     Ok((kv, client.lease_client()))
 }
 
-/// A new token, kept for later processes; none where the servers ask for none.
+/// Returns a new token, kept for later processes; none where the servers ask for none.
 async fn authenticate(
     channel: &tonic::transport::Channel,
     credentials: &mut EtcdCredentials,

@@ -27,7 +27,7 @@ impl EtcdCredentials {
         Self { user, password, cache, shown: String::new() }
     }
 
-    /// The password.
+    /// Returns the password.
     ///
     /// # Errors
     /// The file cannot be read or is empty.
@@ -49,7 +49,7 @@ impl EtcdCredentials {
         Ok(password.to_owned())
     }
 
-    /// The token that an earlier process kept; `None` if a loss of power has torn it.
+    /// Returns the token that an earlier process kept; `None` if a loss of power has torn it.
     pub(crate) fn cached_token(&mut self) -> Option<String> {
         let text = String::from_utf8(read_own(&self.cache).ok()?).ok()?;
         let whole = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -58,7 +58,7 @@ impl EtcdCredentials {
         Some(token)
     }
 
-    /// The text of a server without the password and the token.
+    /// Returns the text of a server without the password and the token.
     pub(crate) fn redacted(&self, text: String) -> String {
         let password = self.read_password().unwrap_or_default();
         redacted(text, [&*password, &*self.shown])

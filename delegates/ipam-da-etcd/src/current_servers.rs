@@ -23,9 +23,9 @@ use crate::page::{FoundKeys, READS, found_by_key};
 const LONGEST: Duration = Duration::from_secs(3);
 const PART: u32 = 3;
 
-/// A client of the servers that the configuration names now, if a record names other settings and
-/// the servers prove to be those of the recorded store. A `marked` store has a key of the latest
-/// claim.
+/// Returns a client of the servers that the configuration names now, if a record names other
+/// settings and the servers prove to be those of the recorded store. A `marked` store has a key of
+/// the latest claim.
 pub(crate) fn connect_if_proven(
     request: &Request,
     recorded: &EtcdStore,
@@ -84,7 +84,7 @@ struct Proof<'a> {
 }
 
 impl Proof<'_> {
-    /// Whether a client's servers are those of the recorded store.
+    /// Tells whether a client's servers have the recorded store.
     ///
     /// # Errors
     /// They do not answer, or refuse it.

@@ -14,7 +14,8 @@ const PORT: u16 = 2379;
 /// Reads endpoints, at least one.
 ///
 /// # Errors
-/// There is none, or one is malformed. The error names its path: `listed` ones have an index.
+/// The list is empty, or an endpoint is malformed. The error names its path: `listed` ones have an
+/// index.
 pub(crate) fn parse_all(
     texts: &[String],
     secured: bool,
@@ -54,14 +55,14 @@ impl Endpoint {
         self.0.host_and_port()
     }
 
-    /// Whether it is spoken to over TLS.
+    /// Tells whether it is spoken to over TLS.
     pub(crate) fn is_secured(&self) -> bool {
         self.0.is_secured()
     }
 }
 
 impl fmt::Display for Endpoint {
-    /// The port is shown, whatever it is.
+    /// Shows the port in any case.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.is_secured() { "https" } else { "http" };
         write!(f, "{scheme}://{}", self.host_and_port())

@@ -11,7 +11,7 @@ use crate::keys::EtcdKeys;
 use crate::session::EtcdSession;
 use crate::values::{OwnerIndex, OwnerState, parse_holding};
 
-/// What owners hold whose keys begin so.
+/// Reads the leases of owners whose keys have this prefix.
 ///
 /// # Errors
 /// As [`EtcdSession::read`].
@@ -27,8 +27,8 @@ pub(crate) fn read_holdings(session: &mut EtcdSession, prefix: String) -> Result
     Ok(holdings)
 }
 
-/// What owners of a node hold in this network. A layout may keep the keys of several networks
-/// together.
+/// Returns the leases of a node's owners in this network. A layout may keep the keys of several
+/// networks together.
 pub(crate) fn entries_of_node<'a>(
     holdings: &'a [OwnerState],
     node: &'a str,
@@ -40,7 +40,7 @@ pub(crate) fn entries_of_node<'a>(
         .flat_map(OwnerState::entries)
 }
 
-/// What the key of an address says; none for a key of another kind.
+/// Reads the entry from the key of an address; `None` for a key of another kind.
 pub(crate) fn entry_of_key(keys: &EtcdKeys, found: &KeyValue) -> Option<Entry> {
     let entry = keys.address(found.key()).map(|address| keys.key_format().entry(address, found));
     if entry.as_ref().is_none_or(|entry| entry.holder.is_none()) {
@@ -49,7 +49,7 @@ pub(crate) fn entry_of_key(keys: &EtcdKeys, found: &KeyValue) -> Option<Entry> {
     entry
 }
 
-/// Whether an owner is of this node and this network.
+/// Tells whether an owner is of this node and this network.
 fn is_of(owner_index: &OwnerIndex, node: &str, network: &str) -> bool {
     owner_index.node == node && owner_index.network == network
 }

@@ -1,4 +1,4 @@
-//! What `native` and `compat` do for the ledger.
+//! The methods of `native` and `compat` for the ledger.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -12,7 +12,8 @@ use crate::view_token::EtcdViewToken;
 /// A ledger in one kind of layout: our own, or that of a replaced plugin. Each method does what the
 /// method of [`Ledger`](ipam_kit::allocate::ledger::Ledger) with its name does.
 pub(crate) trait EtcdLedger: Debug {
-    /// Whether addresses are claimed only at the cursor, because nothing may be given ahead of it.
+    /// Tells whether addresses are claimed only at the cursor, because nothing may be given ahead
+    /// of it.
     fn claims_in_cursor_order(&self) -> bool;
 
     fn view(

@@ -11,7 +11,7 @@ use crate::values::{IndexedLease, OwnerIndex, now};
 
 const NODES: usize = 50;
 
-/// The keys, with their values, by which these addresses of a network are held as if
+/// Returns the keys, with their values, by which these addresses of a network are held as if
 /// `ipam-da-etcd` had given each to a container of its own, on 50 nodes.
 ///
 /// In the layout of a replaced plugin it is what that one would have written: no keys of owners.

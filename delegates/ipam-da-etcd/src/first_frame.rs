@@ -85,7 +85,8 @@ impl WatchedStream {
 }
 
 impl Drop for WatchedStream {
-    /// The client gives up a connection by its first bytes, which may be fewer than a frame's head.
+    /// Sends on the first bytes: the client gives up a connection by them, and they may be fewer
+    /// than a frame's head.
     fn drop(&mut self) {
         self.keep_first(&[]);
     }

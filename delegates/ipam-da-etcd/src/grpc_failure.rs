@@ -128,7 +128,7 @@ fn refused(message: &str) -> Error {
     Error::new(ErrorCode::BACKEND, message)
 }
 
-/// Whether the failure is about certificates or TLS itself, and not about the network.
+/// Tells whether the failure is about certificates or TLS itself, and not about the network.
 fn is_of_tls(text: &str) -> bool {
     ["peer certificate", "fatal alert", "corrupt message", "invalid certificate"]
         .iter()
@@ -151,7 +151,7 @@ fn with_advice(text: String) -> String {
     format!("{text} ({advice})")
 }
 
-/// An error with its causes, each once.
+/// Returns an error with its causes, each once.
 fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut text = match error.downcast_ref::<tonic::Status>() {
         Some(status) => status.message().to_owned(),

@@ -13,9 +13,9 @@ use crate::values::{IndexedLease, OwnerIndex};
 /// The paths of a layout's keys below the prefix. `NETWORK` is replaced by the network's name.
 #[derive(Debug)]
 pub(crate) struct KeyPaths {
-    /// What the key of an address begins with.
+    /// The beginning of the key of an address.
     pub(crate) leases: &'static str,
-    /// What our own keys of owners begin with.
+    /// The beginning of our own keys of owners.
     pub(crate) owners: &'static str,
     /// Our own key of the latest claim.
     pub(crate) latest: &'static str,
@@ -25,32 +25,32 @@ pub(crate) struct KeyPaths {
 
 /// How the keys and values of a layout are written.
 pub(crate) trait KeyFormat: Debug + Sync {
-    /// The key of an address, after what all begin with.
+    /// Returns the key of an address, after what all begin with.
     fn lease(&self, address: IpAddr) -> String;
 
-    /// The address of a key, by its rest; `None` for a key that is not of this layout.
+    /// Returns the address of a key, by its rest; `None` for a key that is not of this layout.
     fn address(&self, rest: &str) -> Option<IpAddr>;
 
-    /// The keys from one address to another, both included, as stretches: the first key of each, and the
-    /// one after its last. There may be others among them. All begin with `leases`.
+    /// Returns the keys from one address to another, both included, as stretches: the first key of
+    /// each, and the one after its last. There may be others among them. All begin with `leases`.
     fn window(&self, leases: &str, from: IpAddr, to: IpAddr) -> Vec<(String, String)>;
 
-    /// The key of an owner, after what all begin with, by names that are parts of keys.
+    /// Returns the key of an owner after the common prefix, from names that are parts of keys.
     fn owner(&self, network: &NetworkName, node: &str, container: &str, ifname: &str) -> String;
 
-    /// What the keys of a container's owners begin with, after what all begin with, where the
-    /// values of addresses name the container alone.
+    /// Returns the beginning of the keys of a container's owners, after the common prefix, where
+    /// the values of addresses name the container alone.
     fn of_container(&self, container: &str) -> Option<String>;
 
-    /// What the keys of a node's owners begin with, after what all begin with; perhaps among
-    /// others.
+    /// Returns the beginning of the keys of a node's owners, after the common prefix; others may
+    /// share it.
     fn of_node(&self, node: &str) -> String;
 
-    /// The value of the key of one of an owner's addresses.
+    /// Returns the value of the key of one of an owner's addresses.
     fn value(&self, owner_index: &OwnerIndex, item: &IndexedLease) -> String;
 
-    /// A lease that is this owner's, or its container's where the value does not tell more, by the answer
-    /// about the key of its address alone.
+    /// Returns a lease that is this owner's, or its container's where the value does not tell more,
+    /// by the answer about the key of its address alone.
     fn left_to(
         &self,
         owner: &Owner,
@@ -73,7 +73,7 @@ pub(crate) struct EtcdKeys {
 }
 
 impl EtcdKeys {
-    /// The keys of a network below a prefix.
+    /// Returns the keys of a network below a prefix.
     pub(crate) fn new(key_paths: &KeyPaths, prefix: &str, network: &NetworkName) -> Self {
         Self {
             leases: full_key(prefix, key_paths.leases, network),
@@ -84,44 +84,45 @@ impl EtcdKeys {
         }
     }
 
-    /// The key of an address.
+    /// Returns the key of an address.
     pub(crate) fn lease(&self, address: IpAddr) -> String {
         format!("{}{}", self.leases, self.format.lease(address))
     }
 
-    /// The address of a key; `None` for a key that is not of this layout.
+    /// Returns the address of a key; `None` for a key that is not of this layout.
     pub(crate) fn address(&self, key: &[u8]) -> Option<IpAddr> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.leases)?;
         self.format.address(rest)
     }
 
-    /// The keys from one address to another, both included, as stretches: the first key of each, and the
-    /// one after its last. There may be others among them.
+    /// Returns the keys from one address to another, both included, as stretches: the first key of
+    /// each, and the one after its last. There may be others among them.
     pub(crate) fn window(&self, from: IpAddr, to: IpAddr) -> Vec<(String, String)> {
         self.format.window(&self.leases, from, to)
     }
 
-    /// The key of an owner.
+    /// Returns the key of an owner.
     pub(crate) fn owner(&self, owner: &Owner) -> String {
         self.owner_of(&owner.scope.node, owner.container.as_str(), owner.ifname.as_str())
     }
 
-    /// The key of the owner with these names.
+    /// Returns the key of the owner with these names.
     pub(crate) fn owner_of(&self, node: &str, container: &str, ifname: &str) -> String {
         let rest =
             self.format.owner(&self.network, &plain(node), &plain(container), &plain(ifname));
         format!("{}{rest}", self.owners)
     }
 
-    /// The key of the owner that an entry names; none where the entry does not tell the owner in full.
+    /// Returns the key of the owner that an entry names; none where the entry does not tell the
+    /// owner in full.
     pub(crate) fn owner_of_holder(&self, holder: &Holder) -> Option<String> {
         let node = holder.node.as_deref()?;
         let ifname = holder.ifname.as_deref()?;
         Some(self.owner_of(node, &holder.container, ifname))
     }
 
-    /// What the keys of a container's owners begin with, where the values of addresses name the
-    /// container alone.
+    /// Returns the beginning of the keys of a container's owners, where the values of addresses
+    /// name the container alone.
     pub(crate) fn of_container(&self, owner: &Owner) -> Option<String> {
         let rest = self.format.of_container(&plain(owner.container.as_str()))?;
         Some(format!("{}{rest}", self.owners))
@@ -136,27 +137,27 @@ impl EtcdKeys {
         TxnOp::get(first, Some(all))
     }
 
-    /// What the keys of a node's owners begin with, perhaps among others.
+    /// Returns the beginning of the keys of a node's owners; others may share it.
     pub(crate) fn of_node(&self, node: &str) -> String {
         format!("{}{}", self.owners, self.format.of_node(&plain(node)))
     }
 
-    /// What the keys of all owners begin with.
+    /// Returns the beginning of the keys of all owners.
     pub(crate) fn owners(&self) -> &str {
         &self.owners
     }
 
-    /// The key that every claim writes: its modification revision is that of the latest claim.
+    /// Returns the key that every claim writes: its modification revision names the latest claim.
     pub(crate) fn latest(&self) -> &str {
         &self.latest
     }
 
-    /// What the keys of all addresses begin with.
+    /// Returns the beginning of the keys of all addresses.
     pub(crate) fn leases(&self) -> &str {
         &self.leases
     }
 
-    /// The network's name.
+    /// Returns the network's name.
     pub(crate) fn network(&self) -> &NetworkName {
         &self.network
     }
@@ -167,18 +168,18 @@ impl EtcdKeys {
     }
 }
 
-/// The key at a path of a layout.
+/// Returns the key at a path of a layout.
 pub(crate) fn full_key(prefix: &str, path: &str, network: &NetworkName) -> String {
     format!("{prefix}{}", path.replace("NETWORK", network.as_str()))
 }
 
-/// The first key after this one.
+/// Returns the first key after this one.
 pub(crate) fn after(mut key: String) -> String {
     key.push('\0');
     key
 }
 
-/// The first key that does not begin with this prefix, which ends in a slash.
+/// Returns the first key that does not begin with this prefix, which ends in a slash.
 pub(crate) fn end_of(prefix: &str) -> String {
     let mut end = prefix.trim_end_matches('/').to_owned();
     // What comes after the slash among the characters.
@@ -186,8 +187,8 @@ pub(crate) fn end_of(prefix: &str) -> String {
     end
 }
 
-/// A name as a part of a key: bytes that may mean something to people or tools become `%` and two
-/// hex digits.
+/// Returns a name as a part of a key: bytes that may mean something to people or tools become `%`
+/// and two hex digits.
 pub(crate) fn plain(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for byte in name.bytes() {

@@ -4,12 +4,12 @@ use crate::compat::layouts::{self as replaced, ReplacedPlugin};
 use crate::keys::KeyPaths;
 use crate::native::key_format;
 
-/// Whose keys hold the leases.
+/// The layout of the keys.
 #[derive(Debug)]
 pub struct Layout {
     /// `ipam.etcd.layout`.
     pub name: &'static str,
-    /// What every key begins with, where `ipam.etcd.prefix` does not say.
+    /// The beginning of every key, unless `ipam.etcd.prefix` is set.
     pub(crate) prefix: &'static str,
     /// The plugin that made this layout, where it is not our own.
     pub(crate) replaced: Option<ReplacedPlugin>,
@@ -19,7 +19,7 @@ pub struct Layout {
 pub(crate) const NATIVE: Layout =
     Layout { name: "native", prefix: "/ipam-delegated", replaced: None };
 
-/// That of jeremyxu2010/cni-ipam-etcd.
+/// The keys of jeremyxu2010/cni-ipam-etcd.
 pub(crate) const CNI_IPAM_ETCD: Layout =
     Layout { name: "cni-ipam-etcd", prefix: "/etcd-cni", replaced: Some(replaced::CNI_IPAM_ETCD) };
 
@@ -31,12 +31,12 @@ pub(crate) const HOST_ETCD: Layout =
 pub const LAYOUTS: [&Layout; 3] = [&NATIVE, &CNI_IPAM_ETCD, &HOST_ETCD];
 
 impl Layout {
-    /// The layout of this name.
+    /// Returns the layout of this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         LAYOUTS.into_iter().find(|layout| layout.name == name)
     }
 
-    /// The paths of its keys.
+    /// Returns the paths of its keys.
     pub(crate) fn key_paths(&self) -> &KeyPaths {
         self.replaced.as_ref().map_or(&key_format::KEY_PATHS, |replaced| &replaced.key_paths)
     }

@@ -144,8 +144,9 @@ fn only_drops(change: &Change<'_>) -> bool {
     change.claim.is_empty() && change.keep.is_empty() && change.leave.is_empty()
 }
 
-/// Whether a transaction can try so many candidates in each of some pools: their branches multiply.
-/// In the order of a cursor, each candidate but the first is tried at two positions of the cursor.
+/// Tells whether a transaction can try so many candidates in each of some pools: their branches
+/// multiply. In the order of a cursor, each candidate but the first is tried at two positions of
+/// the cursor.
 fn fits_into_transaction(candidates: usize, pools: u32, cursor_order: bool) -> bool {
     let branches = if cursor_order { 2 * candidates - 1 } else { candidates };
     branches.checked_pow(pools).is_some_and(|branches| branches <= BRANCHES)

@@ -38,7 +38,7 @@ use ipam_kit::Allocate;
 pub use layout::{LAYOUTS, Layout};
 pub use ledger::Etcd;
 
-/// The delegate, with its verbs for people.
+/// Returns the delegate, with its verbs for people.
 pub fn delegate() -> Allocate<Etcd> {
     Allocate::answering(ipam_cli::answer::<Etcd>)
 }

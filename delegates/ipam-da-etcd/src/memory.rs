@@ -14,17 +14,17 @@ use crate::endpoint::Endpoint;
 use crate::transport::EtcdAnswer;
 use crate::values;
 
-/// What this node remembers of a network's store between two calls, in a file of the state folder.
+/// This node's memory of a network's store between two calls, in a file of the state folder.
 ///
 /// It remembers which cluster the store is and how far it had come, so that a call notices a store
-/// that was restored from a backup, or swapped for another. It also remembers hints: the address last
-/// given out, and the server that answered.
+/// that was restored from a backup, or swapped for another. It also remembers hints: the address
+/// last given out, and the server that answered.
 #[derive(Debug)]
 pub(crate) struct EtcdMemory {
     file: StateFile,
     /// The part of the file that is about this delegate of the chain.
     part: String,
-    /// What the keys begin with, and in which layout they are.
+    /// The beginning of the keys, and their layout.
     key_space: String,
     known: DelegateMemory,
 }
@@ -69,11 +69,11 @@ const MET: usize = 64;
 type MemoryFile = BTreeMap<String, DelegateMemory>;
 
 impl EtcdMemory {
-    /// What this node remembers of a store and the network of a call. An entry with `serves` has a
+    /// Reads this node's memory of a store for the network of a call. An entry with `serves` has a
     /// memory of its own, because it sees other pools.
     ///
     /// # Errors
-    /// There is no state folder.
+    /// The state folder is missing.
     pub(crate) fn open(store: &EtcdStore, request: &Request) -> Result<Self> {
         let network = request.network.name();
         let path = folder(&request.state_dir()?).join(format!("{network}.json"));
@@ -135,10 +135,10 @@ impl EtcdMemory {
         }
     }
 
-    /// Whether an answer of the servers that are configured now proves that they are those of the
-    /// store of a record. Their cluster is one that addresses were taken from, and was not set back;
-    /// and there is `evidence`, or this very cluster was met at the `recorded` endpoints. If no
-    /// cluster is known, it is enough that all of these are `named` now.
+    /// Tells whether an answer of the configured servers proves that they have the store of a
+    /// record. Addresses were taken from their cluster, it was not set back, and there is
+    /// `evidence`, or this very cluster was met at the `recorded` endpoints. If no cluster is
+    /// known, it is enough that all recorded endpoints are `named`.
     pub(crate) fn is_recorded_store(
         &self,
         answer: &EtcdAnswer,
@@ -160,7 +160,7 @@ impl EtcdMemory {
         is_current && (evidence || (met.peek().is_some() && met.all(|met| *met == id)))
     }
 
-    /// The revision of the latest claim that is known; 0 when none is.
+    /// Returns the revision of the latest claim that is known; 0 when none is.
     pub(crate) fn latest(&self) -> i64 {
         self.known.cluster.as_ref().map_or(0, |cluster| cluster.revision)
     }
@@ -179,7 +179,7 @@ impl EtcdMemory {
         ))
     }
 
-    /// Whether the store in use was restored from a backup, and was not accepted since.
+    /// Tells whether the store in use was restored from a backup, and was not accepted since.
     pub(crate) fn is_set_back(&self) -> bool {
         self.known.cluster.as_ref().is_some_and(|cluster| cluster.set_back)
     }
@@ -189,17 +189,17 @@ impl EtcdMemory {
         self.known = self.file.read::<MemoryFile>().remove(&self.part).unwrap_or_default();
     }
 
-    /// The address last given out of a range set.
+    /// Returns the address last given out of a range set.
     pub(crate) fn cursor(&self, index: u32) -> Option<IpAddr> {
         self.known.cursors.get(&index).copied()
     }
 
-    /// The endpoint that answered last, where it is not the first.
+    /// Returns the endpoint that answered last, where it is not the first.
     pub(crate) fn endpoint(&self) -> Option<String> {
         self.known.endpoint.clone()
     }
 
-    /// Whether the store denied us keys of our own not long ago.
+    /// Tells whether the store denied us keys of our own not long ago.
     pub(crate) fn is_unindexed(&self) -> bool {
         self.known
             .unindexed
@@ -334,7 +334,7 @@ impl Cluster {
         Self { id: id.to_owned(), revision, unmarked, set_back: false }
     }
 
-    /// The latest revision that it was surely at.
+    /// Returns the latest revision that it was surely at.
     fn reached(&self) -> i64 {
         self.revision.max(self.unmarked)
     }
@@ -349,12 +349,12 @@ pub(crate) fn make(folder: &Path) -> io::Result<()> {
     make_private_folder(folder)
 }
 
-/// The folder of what this delegate remembers.
+/// Returns the folder of what this delegate remembers.
 pub(crate) fn folder(state: &StateDir) -> PathBuf {
     state.root().join("etcd")
 }
 
-/// Seconds since 1970.
+/// Returns the time in seconds since 1970.
 fn now() -> u64 {
     values::now() / 1000
 }
@@ -364,7 +364,7 @@ fn not_known(what: String) -> Error {
         .advise(format!("addresses in use may be free in this store: {REASSERT}"))
 }
 
-/// The leases of this network lie below other keys of the same cluster.
+/// Returns the error that the leases of this network are below other keys of the same cluster.
 fn elsewhere(known: &str, configured: &str) -> Error {
     let what = format!(
         "this node's leases of the network are below {known}, but the configuration names \

@@ -1,4 +1,4 @@
-//! What became of a change.
+//! The outcome of a change.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,10 +17,10 @@ use crate::transport::EtcdAnswer;
 use crate::view_reads::{addresses, pools_by_cursor};
 use crate::view_token::EtcdViewToken;
 
-/// A change that was written, with the address of each claim.
+/// Returns the outcome of a change that was written, with the address of each claim.
 ///
 /// # Errors
-/// The store is not the known one: what was claimed is taken back.
+/// The store is not the known one: the claims are withdrawn.
 pub(crate) fn finish_commit(
     session: &mut EtcdSession,
     owner: &Owner,
@@ -42,8 +42,8 @@ pub(crate) fn finish_commit(
     Ok(done(change, chosen, answer.revision))
 }
 
-/// Takes back claims that were made in a store which is not the known one, and answers the error
-/// that says so.
+/// Withdraws claims that were made in another store than the known one, and returns the error that
+/// says so.
 fn withdraw(
     session: &mut EtcdSession,
     owner: &Owner,
@@ -76,7 +76,8 @@ fn withdraw(
     }
 }
 
-/// The view after a claim that was lost: as before. `None` if the change kept or dropped leases.
+/// Returns the view after a claim that was lost: as before. `None` if the change kept or dropped
+/// leases.
 pub(crate) fn unchanged_view(
     session: &EtcdSession,
     change: &Change<'_>,
@@ -87,8 +88,8 @@ pub(crate) fn unchanged_view(
     fresh.then(|| View { held: Vec::new(), sure: false, pools, token: token.clone() })
 }
 
-/// A claim whose candidates were all found taken, with what was read of the pool or of the only
-/// one.
+/// Reports a claim whose candidates are all taken, with the reads of the pool or of the only
+/// candidate.
 pub(crate) fn report_taken(
     session: &EtcdSession,
     owner: &Owner,
@@ -118,7 +119,7 @@ pub(crate) fn report_taken(
     Commit::Lost { taken, view }
 }
 
-/// The owner's keys that came with the answer to a refused change.
+/// Returns the owner's keys that came with the answer to a refused change.
 ///
 /// # Errors
 /// The change was refused because the store was set back: its latest claim is older than the known
@@ -137,8 +138,8 @@ pub(crate) fn owner_keys_after_refusal(
     Ok(OwnerKeys::by_refusal(&session.keys, owner, change, found))
 }
 
-/// The view after a refused change, by what the owner holds. `None` if the change kept leases: their
-/// pools are not in it.
+/// Returns the view after a refused change, by what the owner holds. `None` if the change kept
+/// leases: their pools are not in it.
 ///
 /// # Errors
 /// As [`take_off_lost`].

@@ -1,4 +1,4 @@
-//! What an owner holds, by what was read of its keys.
+//! An owner's leases, from the keys that were read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::page::found_by_key;
 use crate::session::EtcdSession;
 use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, OwnerState, parse_holding};
 
-/// What was read of an owner.
+/// The keys that were read of an owner.
 #[derive(Debug)]
 pub(crate) struct OwnerKeys {
     /// The owner's key.
@@ -27,18 +27,18 @@ pub(crate) struct OwnerKeys {
     pub(crate) addresses_read: BTreeSet<IpAddr>,
 }
 
-/// What an owner holds.
+/// The leases of an owner.
 #[derive(Debug)]
 pub(crate) struct OwnerLeases {
     pub(crate) leases: Vec<Lease>,
-    /// What a commit is guarded with.
+    /// The guard of a commit.
     pub(crate) guard: OwnerGuard,
     /// Leases that the owner's key still lists, but the keys of the addresses do not.
     pub(crate) lost: Vec<Lease>,
 }
 
 impl OwnerKeys {
-    /// The keys that the answer to a refused change brought.
+    /// Reads the keys from the answer to a refused change.
     pub(crate) fn by_refusal(
         keys: &EtcdKeys,
         owner: &Owner,
@@ -53,7 +53,7 @@ impl OwnerKeys {
         Self::new(keys, owner, others, leases, addresses_read)
     }
 
-    /// The keys that were found: of owners, and of the addresses that were read.
+    /// Sorts the keys that were found: of owners, and of the addresses that were read.
     pub(crate) fn new(
         keys: &EtcdKeys,
         owner: &Owner,
@@ -74,8 +74,8 @@ impl OwnerKeys {
         Self { own: own.into_iter().next(), siblings, leases, addresses_read }
     }
 
-    /// What the owner holds by its own key, without the leases whose addresses were read and are not
-    /// the owner's any more.
+    /// Returns the owner's leases from its own key, without those whose addresses were read and
+    /// have changed.
     ///
     /// # Errors
     /// The value of its key is not ours.
@@ -94,7 +94,7 @@ impl OwnerKeys {
         Ok(OwnerLeases { leases, guard, lost })
     }
 
-    /// Whether the key of a lease's address has the revision of the lease, or was not read.
+    /// Tells whether the key of a lease's address has the revision of the lease, or was not read.
     fn may_be_current(&self, keys: &EtcdKeys, lease: &Lease) -> bool {
         let address = lease.address.addr();
         if !self.addresses_read.contains(&address) {
@@ -104,13 +104,13 @@ impl OwnerKeys {
         found == LeaseRevision::read(&lease.revision).map(|seen| seen.revision)
     }
 
-    /// The key of one of the addresses.
+    /// Returns the key of one of the addresses.
     pub(crate) fn found(&self, keys: &EtcdKeys, address: IpAddr) -> Option<&KeyValue> {
         let key = keys.lease(address);
         self.leases.iter().find(|found| found.key() == key.as_bytes())
     }
 
-    /// The leases that are the owner's by the keys of the addresses, with these keys.
+    /// Returns the leases that are the owner's by the keys of the addresses, with these keys.
     pub(crate) fn by_addresses(
         &self,
         keys: &EtcdKeys,
@@ -131,13 +131,13 @@ impl OwnerLeases {
         self.guard.add(item);
     }
 
-    /// Whether an address is among what it holds.
+    /// Tells whether the owner holds an address.
     pub(crate) fn has(&self, address: IpAddr) -> bool {
         self.leases.iter().any(|lease| lease.address.addr() == address)
     }
 }
 
-/// Reads what the owners hold that lose an address by a change, by the key of each owner.
+/// Reads the leases of the owners that lose an address by a change, by the key of each owner.
 ///
 /// # Errors
 /// As [`EtcdSession::read`]; or the value of an owner's key is not ours.

@@ -27,7 +27,7 @@ pub(crate) fn read_page(from: Vec<u8>, end: &str, keys_only: bool) -> Txn {
     Txn::new().and_then([TxnOp::get(from, Some(options))])
 }
 
-/// Where the next page begins, if there is one.
+/// Returns the first key of the next page, if there is one.
 pub(crate) fn next_page(page: &GetResponse) -> Option<Vec<u8>> {
     let last = page.kvs().last().filter(|_| page.more())?;
     let mut from = last.key().to_vec();
@@ -45,7 +45,7 @@ pub(crate) fn read_window(keys: &EtcdKeys, from: IpAddr, to: IpAddr) -> Vec<TxnO
     reads
 }
 
-/// The answer to a transaction's first operation, a read.
+/// Returns the answer to a transaction's first operation, a read.
 pub(crate) fn first_get(answers: Vec<TxnOpResponse>) -> Option<GetResponse> {
     match answers.into_iter().next() {
         Some(TxnOpResponse::Get(get)) => Some(get),
@@ -53,7 +53,7 @@ pub(crate) fn first_get(answers: Vec<TxnOpResponse>) -> Option<GetResponse> {
     }
 }
 
-/// What the reads of a transaction found.
+/// Returns the keys that the reads of a transaction found.
 pub(crate) fn flatten(answers: impl IntoIterator<Item = TxnOpResponse>) -> Vec<KeyValue> {
     let mut found = Vec::new();
     for answer in answers {
@@ -64,10 +64,10 @@ pub(crate) fn flatten(answers: impl IntoIterator<Item = TxnOpResponse>) -> Vec<K
     found
 }
 
-/// What the reads of a transaction found, by key.
+/// The keys that the reads of a transaction found, each with its value.
 pub(crate) type FoundKeys = BTreeMap<Vec<u8>, KeyValue>;
 
-/// What the reads of a transaction found, by key.
+/// Returns the keys that the reads of a transaction found, by key.
 pub(crate) fn found_by_key(response: &TxnResponse) -> FoundKeys {
     let found = flatten(response.op_responses());
     found.into_iter().map(|kv| (kv.key().to_vec(), kv)).collect()

@@ -1,4 +1,4 @@
-//! Removing what a scan showed, and what an owner has lost.
+//! Removal of entries of a scan, and of lost leases from an owner's list.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ struct OwnerEntries<'a> {
 /// Answers those that were removed.
 ///
 /// # Errors
-/// It is unknown of some whether they were removed. All others are, and the error says so.
+/// The outcome of some removals is unknown. All others are done, and the error says so.
 pub(crate) fn remove(session: &mut EtcdSession, entries: &[Entry]) -> Result<Vec<Entry>> {
     let owned = group_by_owner(session, entries);
     let mut removed = Vec::new();
@@ -63,7 +63,7 @@ fn group_by_owner<'a>(session: &EtcdSession, entries: &'a [Entry]) -> Vec<OwnerE
     owned
 }
 
-/// How many owners are read at once, at least one.
+/// Returns how many owners to read at once, at least one.
 fn batch_size(owned: &[OwnerEntries<'_>]) -> usize {
     let mut keys = 0;
     let mut size = 0;
@@ -77,8 +77,8 @@ fn batch_size(owned: &[OwnerEntries<'_>]) -> usize {
     size.max(1)
 }
 
-/// Takes off the owner's list the addresses that it was not `seen` to hold any more: their keys were
-/// deleted by hand, and others may have them by now. Nothing else removes them from the list.
+/// Removes from the owner's list the addresses that it was not `seen` to hold: their keys were
+/// deleted by hand, and other owners may have them. Nothing else removes them from the list.
 ///
 /// # Errors
 /// The store refuses it.

@@ -22,7 +22,7 @@ pub(crate) struct EtcdSession {
     pub(crate) memory: EtcdMemory,
     /// Whether the store lets us have keys of owners.
     pub(crate) indexed: bool,
-    /// Whether a store that is not the known one is used all the same.
+    /// Whether another store than the known one may be used.
     pub(crate) accepts_any_store: bool,
     /// Whether this call takes no address.
     pub(crate) releasing: bool,
@@ -32,7 +32,7 @@ impl EtcdSession {
     /// Opens the store that the configuration names, or that the record of a container does.
     ///
     /// # Errors
-    /// There is no state folder, or a certificate file cannot be read.
+    /// The state folder is missing, or a certificate file cannot be read.
     pub(crate) fn open(store: &EtcdStore, request: &Request) -> Result<Self> {
         let memory = EtcdMemory::open(store, request)?;
         let keys = EtcdKeys::new(store.layout.key_paths(), &store.prefix, request.network.name());
@@ -76,14 +76,14 @@ impl EtcdSession {
         }
     }
 
-    /// The revision of the latest claim that is known, which a claim is guarded with; none where
-    /// the store is used whatever it is, or has no key of it.
+    /// Returns the revision of the latest claim that is known, which a claim is guarded with; none
+    /// where the store is used whatever it is, or has no key of it.
     pub(crate) fn latest(&self) -> Option<i64> {
         (!self.accepts_any_store && self.indexed).then(|| self.memory.latest())
     }
 
-    /// Reads something that every call may read, and the revision of the latest claim, 0 when there
-    /// is none; nothing of it where the store has no key of it.
+    /// Reads something that every call may read, and the revision of the latest claim: 0 without a
+    /// claim, `None` if the store has no key of it.
     ///
     /// # Errors
     /// The store does not answer, or refuses it.

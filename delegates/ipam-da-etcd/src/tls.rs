@@ -5,7 +5,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 use crate::config::EtcdStore;
 use crate::endpoint::Endpoint;
 
-/// The settings for servers over TLS; none where there are no such servers.
+/// Returns the settings for servers over TLS; `None` if no endpoint uses TLS.
 ///
 /// # Errors
 /// A file cannot be read or holds no PEM of its kind.

@@ -16,7 +16,7 @@ use crate::endpoint::Endpoint;
 use crate::grpc_failure::GrpcFailure;
 use crate::tls;
 
-/// What the store answered.
+/// The answer of the store.
 #[derive(Debug)]
 pub(crate) struct EtcdAnswer {
     pub(crate) response: TxnResponse,
@@ -63,7 +63,7 @@ impl Grpc {
     /// Asks something about etcd leases over the connection that is open.
     ///
     /// # Errors
-    /// There is none, or the server does not do it: code 11.
+    /// No connection is open, or the server refuses: code 11.
     pub(crate) fn about_leases<T>(
         &mut self,
         patience: Duration,
@@ -165,7 +165,7 @@ impl Events {
         }
     }
 
-    /// Runs something for so long at most.
+    /// Runs a future for `patience` at most.
     fn within<T>(&self, patience: Duration, future: impl Future<Output = T>) -> Option<T> {
         // A timer is made where the event loop runs.
         self.run(async { tokio::time::timeout(patience, future).await.ok() })

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 /// Reads the answer about an owner's key.
 ///
 /// # Errors
-/// The value is not ours: nothing may be written over it.
+/// The value is invalid: nothing may be written over it.
 pub(crate) fn parse_holding(found: &KeyValue) -> Result<OwnerState> {
     let owner_index = serde_json::from_slice(found.value()).map_err(|error| {
         let key = String::from_utf8_lossy(found.key());
@@ -25,7 +25,8 @@ pub(crate) fn parse_holding(found: &KeyValue) -> Result<OwnerState> {
     Ok(OwnerState { revision: found.mod_revision(), owner_index })
 }
 
-/// The entry of an address whose value has at most the holder, or the reason why it has none.
+/// Returns the entry of an address whose value has at most the holder, or the reason why it has
+/// none.
 pub(crate) fn bare_entry(address: IpAddr, found: &KeyValue, holder: Result<Holder, &str>) -> Entry {
     let key = String::from_utf8_lossy(found.key());
     let unreadable =
@@ -46,7 +47,7 @@ pub(crate) fn bare_entry(address: IpAddr, found: &KeyValue, holder: Result<Holde
     }
 }
 
-/// The revision that a lease was seen at; one that no key has where it is not ours.
+/// Returns the revision that a lease was seen at; for a foreign lease, one that no key has.
 pub(crate) fn revision_of(lease: &Lease) -> i64 {
     LeaseRevision::read(&lease.revision).map_or(-1, |revision| revision.revision)
 }

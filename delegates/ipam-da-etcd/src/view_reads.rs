@@ -1,4 +1,4 @@
-//! What a view reads, in one round trip, and when it needs none.
+//! The reads of a view, in one round trip, and when it needs none.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::page::{READS, flatten, read_window};
 use crate::session::EtcdSession;
 use crate::view_token::EtcdViewToken;
 
-/// What was read.
+/// The reads of a view.
 #[derive(Debug)]
 pub(crate) struct ViewReads {
     /// Of the owner.
@@ -28,9 +28,9 @@ pub(crate) struct ViewReads {
     pub(crate) more: Vec<KeyValue>,
 }
 
-/// A view that is guessed, where a guarded commit follows: the owner of an ADD holds nothing and no
-/// address is taken, or an owner holds what the record knows. `None` when something has to be read:
-/// a pool, or `reads_more`. `token` is of the view before.
+/// Guesses a view, since a guarded commit follows: the owner of an ADD holds nothing and no address
+/// is taken, or an owner holds the leases of the record. `None` if something must be read: a pool,
+/// or `reads_more`. `token` is of the view before.
 pub(crate) fn view_without_reading(
     session: &EtcdSession,
     query: &ViewQuery<'_>,
@@ -52,7 +52,7 @@ pub(crate) fn view_without_reading(
     Some(View { held, sure: false, pools, token: token.with(seen) })
 }
 
-/// The addresses that a query names.
+/// Returns the addresses that a query names.
 pub(crate) fn addresses_in_query(query: &ViewQuery<'_>) -> BTreeSet<IpAddr> {
     let known = query.known.iter().map(|lease| lease.address.addr());
     known.chain(query.requests.iter().filter_map(|pool| pool.requested)).collect()
@@ -96,7 +96,7 @@ pub(crate) fn read_for_view(
     Ok(ViewReads { owner, used, more })
 }
 
-/// What an owner holds by the store itself, and what was seen of the pools.
+/// Builds the view from the store's own keys: the owner's leases, and the reads of the pools.
 pub(crate) fn build_view(
     session: &EtcdSession,
     query: &ViewQuery<'_>,
@@ -130,7 +130,7 @@ pub(crate) fn pools_by_cursor<'a>(
     pools
 }
 
-/// The addresses that some keys are for.
+/// Returns the addresses that some keys are for.
 pub(crate) fn addresses(keys: &EtcdKeys, found: &[KeyValue]) -> BTreeSet<IpAddr> {
     found.iter().filter_map(|found| keys.address(found.key())).collect()
 }
@@ -142,7 +142,7 @@ fn read_scan(keys: &EtcdKeys, scan: Scan) -> Vec<TxnOp> {
     }
 }
 
-/// What is found by each of some groups of reads.
+/// Reads some groups of keys, and returns what each found.
 fn read_groups(session: &mut EtcdSession, groups: Vec<Vec<TxnOp>>) -> Result<Vec<Vec<KeyValue>>> {
     let sizes: Vec<usize> = groups.iter().map(Vec::len).collect();
     let reads: Vec<TxnOp> = groups.into_iter().flatten().collect();
@@ -154,7 +154,7 @@ fn read_groups(session: &mut EtcdSession, groups: Vec<Vec<TxnOp>>) -> Result<Vec
     Ok(sizes.into_iter().map(|size| flatten(answers.by_ref().take(size))).collect())
 }
 
-/// All addresses that are taken in the ranges of a pool.
+/// Returns all addresses that are taken in the ranges of a pool.
 fn read_whole_pool(session: &mut EtcdSession, pool: &PoolRequest) -> Result<BTreeSet<IpAddr>> {
     let mut all = BTreeSet::new();
     let ranges = pool.set.as_ref().map_or(&[][..], RangeSet::ranges);

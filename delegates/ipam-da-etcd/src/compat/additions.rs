@@ -1,4 +1,4 @@
-//! What a claim has to add to its transaction for a replaced plugin.
+//! Additions to the transaction of a claim for a replaced plugin.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -28,9 +28,9 @@ impl TxnAdditions for PluginAdditions<'_> {
         self.keys.lock().read(self.ticket)
     }
 
-    /// A plugin that overwrites takes the address after its cursor without a look. So a candidate
-    /// is claimed only while the cursor is where the view saw it, or on the candidate before it,
-    /// which another process has just taken.
+    /// Guards the candidates by the cursor of a plugin that overwrites, which takes the address after
+    /// it without a look. A candidate is claimed only while the cursor is where the view saw it, or
+    /// on the candidate before it, which another process has just taken.
     fn candidates(&self, claim: &Claim<'_>) -> Vec<GuardedCandidate> {
         let Some(key) = self.cursor_of(claim) else { return GuardedCandidate::unguarded(claim) };
         let mut candidates = Vec::new();
@@ -71,13 +71,13 @@ impl TxnAdditions for PluginAdditions<'_> {
 }
 
 impl PluginAdditions<'_> {
-    /// The cursor that a claim goes on from.
+    /// Returns the cursor that a claim goes on from.
     fn cursor_of(&self, claim: &Claim<'_>) -> Option<String> {
         let continues_cursor = self.keys.continues_cursor(claim, self.compat_writes);
         continues_cursor.then(|| self.keys.cursor(claim.request.index))
     }
 
-    /// That a cursor is where it was seen.
+    /// Returns the guard that a cursor is where it was seen.
     fn cursor_unmoved(&self, key: &str, index: u32) -> Compare {
         match self.compat_writes.cursors.get(&index) {
             None => Compare::create_revision(key, CompareOp::Equal, 0),

@@ -107,8 +107,8 @@ fn commit_in_turn(
     lost_by_stale_view(ledger, owner, token, change, found)
 }
 
-/// A lost claim. If a candidate may be taken by the owner itself, and no other key was read so far,
-/// the claim is lost without a word of who took it: the next view finds out.
+/// Returns a lost claim without its holders if the owner itself may hold a candidate and no other
+/// key was read so far: the next view finds out.
 fn unless_own(
     owner: &Owner,
     seen: &OwnerGuard,
@@ -124,7 +124,7 @@ fn unless_own(
     }
 }
 
-/// Whether a candidate is taken by the container of an owner, as far as its key tells.
+/// Tells whether a candidate is taken by the container of an owner, as far as its key tells.
 fn may_be_of(owner: &Owner, taken: &Taken) -> bool {
     let holder = taken.holder.as_ref().and_then(|entry| entry.holder.as_ref());
     holder.is_some_and(|holder| {
@@ -132,7 +132,8 @@ fn may_be_of(owner: &Owner, taken: &Taken) -> bool {
     })
 }
 
-/// A commit whose transaction found the owner otherwise than the view.
+/// Returns the outcome of a commit whose transaction found another state of the owner than the
+/// view.
 fn lost_by_stale_view(
     ledger: &mut CompatLedger,
     owner: &Owner,

@@ -15,7 +15,7 @@ use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, bare_entry, now};
 /// Addresses as people write them, and the bare container id.
 #[derive(Debug)]
 pub(super) struct TextAddresses {
-    /// Whether white space around the id means nothing.
+    /// Whether white space around the id is ignored.
     pub(super) trimmed: bool,
     /// Whether one folder holds the addresses of all networks.
     pub(super) flat: bool,
@@ -57,7 +57,7 @@ impl KeyFormat for TextAddresses {
         }
     }
 
-    /// On all nodes, and in all networks of a flat layout.
+    /// Returns the beginning for all nodes, and in a flat layout for all networks.
     fn of_container(&self, container: &str) -> Option<String> {
         Some(format!("{container}/"))
     }
@@ -102,7 +102,7 @@ impl KeyFormat for TextAddresses {
 }
 
 impl TextAddresses {
-    /// The container that a bare value names.
+    /// Returns the container that a bare value names.
     fn container<'a>(&self, found: &'a KeyValue) -> Option<&'a str> {
         let text = std::str::from_utf8(found.value()).ok()?;
         let text = if self.trimmed { text.trim() } else { text };
@@ -110,7 +110,7 @@ impl TextAddresses {
     }
 }
 
-/// The first key that does not begin with this text, whose last character is `.` or `:`.
+/// Returns the first key that does not begin with this text, whose last character is `.` or `:`.
 fn next_character(mut text: String) -> String {
     let next = match text.pop() {
         Some(last) => char::from_u32(u32::from(last) + 1).unwrap_or(last),

@@ -3,7 +3,7 @@
 use super::key_format::TextAddresses;
 use crate::keys::KeyPaths;
 
-/// What a replaced plugin keeps.
+/// The keys and habits of a replaced plugin.
 #[derive(Debug)]
 pub(crate) struct ReplacedPlugin {
     pub(crate) key_paths: KeyPaths,
@@ -11,7 +11,7 @@ pub(crate) struct ReplacedPlugin {
     pub(super) ranges: Option<&'static str>,
     /// The address last given out of a range set, whose number follows.
     pub(super) cursor: &'static str,
-    /// What it holds while it looks for an address.
+    /// Its lock, which it holds while it looks for an address.
     pub(super) lock: LockPath,
     /// Whether one folder holds the addresses of all networks.
     pub(super) flat: bool,
@@ -28,7 +28,7 @@ pub(super) enum LockPath {
     Queue(&'static str),
 }
 
-/// That of jeremyxu2010/cni-ipam-etcd.
+/// The keys of jeremyxu2010/cni-ipam-etcd.
 pub(crate) const CNI_IPAM_ETCD: ReplacedPlugin = ReplacedPlugin {
     key_paths: KeyPaths {
         leases: "/networks/NETWORK/used/",
@@ -43,7 +43,7 @@ pub(crate) const CNI_IPAM_ETCD: ReplacedPlugin = ReplacedPlugin {
     overwrites: false,
 };
 
-/// That of host-etcd, which has one space of addresses for all networks.
+/// The keys of host-etcd, which has one space of addresses for all networks.
 pub(crate) const HOST_ETCD: ReplacedPlugin = ReplacedPlugin {
     key_paths: KeyPaths {
         leases: "/ips/",

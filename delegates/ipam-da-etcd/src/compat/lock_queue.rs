@@ -1,4 +1,4 @@
-//! How a call gets past the lock of a replaced plugin: it retries, then it queues.
+//! The way past the lock of a replaced plugin: a call retries, then it queues.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ const REFUSALS: u32 = 8;
 /// The wait after the first of them, twice as long after each further one, up to the second.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
 
-/// What has to be left of a call's time for another try.
+/// The time that a call must have left for another try.
 const LAST: Duration = Duration::from_millis(500);
 
-/// How a call gets past the plugin's lock.
+/// The state of a call that waits for the plugin's lock.
 #[derive(Debug, Default)]
 pub(super) struct LockQueue {
     /// Our ticket, once this call has queued.
@@ -32,11 +32,11 @@ impl LockQueue {
         self.ticket.as_ref()
     }
 
-    /// Whether a change was refused because of the lock alone, so that it is tried again. This has
-    /// waited by then and, after some refusals, has drawn a ticket.
+    /// Tells whether a change was refused because of the lock alone, so that the caller tries
+    /// again. Before, this waits and, after some refusals, draws a ticket.
     ///
     /// # Errors
-    /// The time is over.
+    /// The deadline is exceeded.
     pub(super) fn wait_for_lock(
         &mut self,
         client: &mut EtcdClient,
@@ -75,7 +75,8 @@ impl LockQueue {
         }
     }
 
-    /// The error of a request that timed out: the plugin's lock, if this call has waited for it.
+    /// Explains the error of a request that timed out: the plugin's lock, if this call has waited
+    /// for it.
     pub(super) fn explain_timeout(&self, lock: &PluginLock, error: Error) -> Error {
         if error.code() == ErrorCode::TIMED_OUT && self.refused > 0 {
             return lock.held_error().and([error]);

@@ -54,10 +54,10 @@ pub(crate) struct CompatLedger {
 }
 
 impl CompatLedger {
-    /// A ledger in the layout of this plugin.
+    /// Returns a ledger in the layout of this plugin.
     ///
     /// # Errors
-    /// There is no state folder.
+    /// The state folder is missing.
     pub(crate) fn open(
         session: EtcdSession,
         plugin: &ReplacedPlugin,
@@ -98,7 +98,7 @@ impl CompatLedger {
 }
 
 impl EtcdLedger for CompatLedger {
-    /// A plugin that overwrites takes the next address without a look.
+    /// Tells whether the plugin overwrites: it takes the next address without a look.
     fn claims_in_cursor_order(&self) -> bool {
         self.keys.overwrites
     }

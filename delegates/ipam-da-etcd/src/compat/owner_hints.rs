@@ -1,4 +1,4 @@
-//! What this node knows of attachments whose owners the store does not name.
+//! This node's knowledge of attachments whose owners the store does not name.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,12 +37,12 @@ pub(super) struct HintFile {
 }
 
 impl OwnerHints {
-    /// The hints of a node.
+    /// Returns the hints of a node.
     pub(super) fn open(state: &StateDir, cache: &Path) -> Self {
         Self { folder: memory::folder(state).join("owners"), cache: ResultCache::new(cache) }
     }
 
-    /// What an attachment was given.
+    /// Returns the addresses that an attachment was given.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -58,7 +58,7 @@ impl OwnerHints {
         self.forget_named(&owner.container, &owner.scope.network, &owner.ifname);
     }
 
-    /// The same of one with these names.
+    /// Removes the file of the attachment with these names.
     pub(super) fn forget_named(
         &self,
         container: &ContainerId,
@@ -73,7 +73,8 @@ impl OwnerHints {
         }
     }
 
-    /// What other attachments of the same container were given, on whatever network.
+    /// Returns the addresses that other attachments of the same container were given, on any
+    /// network.
     ///
     /// # Errors
     /// A file cannot be read: an address of another attachment might be taken for this one's.
@@ -103,7 +104,7 @@ impl OwnerHints {
         }
     }
 
-    /// What the runtime's cache says that containers of this node were given on a network.
+    /// Returns the addresses of containers of this node on a network, from the runtime's cache.
     pub(super) fn given(&self, network: &NetworkName) -> Vec<(IpAddr, String)> {
         let mut given = Vec::new();
         for cached in self.cache.of_network(network) {
@@ -114,7 +115,7 @@ impl OwnerHints {
         given
     }
 
-    /// Every file of a network.
+    /// Returns every file of a network.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -159,7 +160,7 @@ fn write_file(file: &Path, draft: &Path, content: &[u8]) -> io::Result<()> {
     replace_own(file, draft, 0o600, content)
 }
 
-/// The files of a folder; none if there is no folder.
+/// Returns the files of a folder, none if the folder is missing.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if is_absent(&error) => return Ok(Vec::new()),
@@ -173,7 +174,7 @@ fn name(path: &Path) -> Option<String> {
     Some(path.file_name()?.to_str()?.to_owned())
 }
 
-/// The addresses in a file. A file of another program has none.
+/// Returns the addresses in a file. A file of another program has none.
 fn read(file: &Path) -> Result<Option<BTreeSet<IpAddr>>> {
     match read_own(file) {
         Ok(text) => Ok(serde_json::from_slice(&text).ok()),

@@ -1,4 +1,4 @@
-//! What an owner holds where the values of addresses name its container alone.
+//! An owner's leases where the values of addresses name its container alone.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,8 +14,8 @@ use super::CompatLedger;
 use crate::owner_leases::{OwnerKeys, OwnerLeases};
 use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, parse_holding};
 
-/// What the owner holds by its own key and, where the plugin gave the address, by those of the
-/// addresses.
+/// Returns the owner's leases from its own key and, for addresses of the plugin, from the keys of
+/// the addresses.
 pub(super) fn leases_of(
     ledger: &CompatLedger,
     owner: &Owner,
@@ -95,14 +95,15 @@ pub(super) fn forget_unless(ledger: &CompatLedger, owner: &Owner, holds: bool) {
     }
 }
 
-/// Whether an address can be of this network. In a layout with one folder for all networks, the
-/// ranges decide.
+/// Tells whether an address can be of this network. In a layout with one folder for all networks,
+/// the ranges decide.
 fn is_in_ranges(network_ranges: Option<&[RangeSet]>, address: IpAddr) -> bool {
     network_ranges
         .is_none_or(|network_ranges| network_ranges.iter().any(|set| set.find(address).is_some()))
 }
 
-/// The addresses of other owners by their keys, with the revisions of those of the addresses.
+/// Returns the addresses of other owners by their keys, with the revisions of those of the
+/// addresses.
 fn held_by_siblings(siblings: &[KeyValue]) -> BTreeSet<(IpAddr, i64)> {
     let mut held = BTreeSet::new();
     for state in siblings.iter().filter_map(|found| parse_holding(found).ok()) {
@@ -113,8 +114,8 @@ fn held_by_siblings(siblings: &[KeyValue]) -> BTreeSet<(IpAddr, i64)> {
     held
 }
 
-/// Says of leases, which are those of an owner's index from this one on, how many were written at once: their
-/// keys tell no more than their revision. So they are known again as those that a claim gave.
+/// Counts the leases that were written at once, in an owner's index from this one on, by the
+/// revision of their keys. So they are recognised like those that a claim gave.
 fn count_together(held: &mut OwnerLeases, from: usize) {
     let owner_index: Option<&mut OwnerIndex> = held.guard.owner_index.as_mut();
     let Some(items) = owner_index.and_then(|owner_index| owner_index.leases.get_mut(from..)) else {

@@ -17,7 +17,7 @@ use crate::view_token::CompatWrites;
 #[derive(Debug)]
 pub(super) struct PluginKeys {
     ranges: Option<String>,
-    /// What the keys of its cursors begin with.
+    /// The beginning of the keys of its cursors.
     cursors: String,
     lock: PluginLock,
     /// Whether it takes the address after its cursor, even if a container holds it.
@@ -36,23 +36,23 @@ impl PluginKeys {
         }
     }
 
-    /// The key of the address last given out of a range set.
+    /// Returns the key of the address last given out of a range set.
     pub(super) fn cursor(&self, index: u32) -> String {
         format!("{}{index}", self.cursors)
     }
 
-    /// The key of the ranges.
+    /// Returns the key of the ranges.
     pub(super) fn ranges(&self) -> Option<&str> {
         self.ranges.as_deref()
     }
 
-    /// What it holds while it looks for an address.
+    /// Its lock, which it holds while it looks for an address.
     pub(super) fn lock(&self) -> &PluginLock {
         &self.lock
     }
 
-    /// The cursors to read, by their range sets: where this node has none of its own; all of a
-    /// plugin that takes what comes next unseen.
+    /// Returns the cursors to read, by their range sets: where this node has none of its own; all
+    /// of a plugin that takes what comes next unseen.
     pub(super) fn cursors_to_read(
         &self,
         pools: &[PoolRequest],
@@ -69,7 +69,7 @@ impl PluginKeys {
         to_read
     }
 
-    /// The values of the cursors among some keys, by their range sets.
+    /// Returns the values of the cursors among some keys, by their range sets.
     pub(super) fn cursors_in(&self, found: &[KeyValue]) -> BTreeMap<u32, Vec<u8>> {
         let mut cursors = BTreeMap::new();
         for found in found {
@@ -84,9 +84,9 @@ impl PluginKeys {
         found.key_str().ok()?.strip_prefix(&self.cursors)?.parse().ok()
     }
 
-    /// Whether a claim takes the address after the cursor of a plugin that overwrites, and moves the
-    /// cursor. A claim by another strategy does not, nor a requested address behind the cursor: back
-    /// there, containers hold the addresses that come next.
+    /// Tells whether a claim takes the address after the cursor of a plugin that overwrites, and
+    /// moves the cursor. A claim by another strategy does not, nor a requested address behind the
+    /// cursor: back there, containers hold the addresses that come next.
     pub(super) fn continues_cursor(&self, claim: &Claim<'_>, compat_writes: &CompatWrites) -> bool {
         self.overwrites
             && match claim.request.requested {
@@ -95,8 +95,8 @@ impl PluginKeys {
             }
     }
 
-    /// What a claim has to write when another claim has moved the cursor meanwhile. `None` if the
-    /// cursor is where it was seen, so that the candidates are taken.
+    /// Returns the writes of a claim after another claim has moved the cursor. `None` if the cursor
+    /// is where it was seen, so that the candidates are taken.
     pub(super) fn with_moved_cursor(
         &self,
         claim: &Claim<'_>,
@@ -118,7 +118,7 @@ impl PluginKeys {
 }
 
 impl CompatWrites {
-    /// Whether an address is ahead of a cursor, before the end of the ranges.
+    /// Tells whether an address is ahead of a cursor, before the end of the ranges.
     fn is_ahead(&self, claim: &Claim<'_>, address: IpAddr) -> bool {
         let cursor = self.cursor(claim.request.index);
         position(claim, address) > cursor.and_then(|cursor| position(claim, cursor))

@@ -14,7 +14,8 @@ use crate::transport::EtcdAnswer;
 /// The lock.
 #[derive(Debug)]
 pub(super) enum PluginLock {
-    /// One key, whose value is the decimal id of its etcd lease. Who finds it tries again later.
+    /// One key, whose value is the decimal id of its etcd lease. A process that finds the key tries
+    /// again later.
     Key(String),
     /// Keys below this one, one for each process, named by its etcd lease; the oldest has the lock.
     Queue(String),
@@ -36,7 +37,7 @@ const LEASE: i64 = 10;
 const OURS: &str = "ipam-delegated";
 
 impl PluginLock {
-    /// The lock of a layout; `key` makes the key of a path.
+    /// Returns the lock of a layout; `key` makes the key of a path.
     pub(super) fn at(lock: LockPath, key: impl Fn(&str) -> String) -> Self {
         match lock {
             LockPath::Key(path) => Self::Key(key(path)),
@@ -88,7 +89,7 @@ impl PluginLock {
         }
     }
 
-    /// Whether another process has it before us, by what a refused transaction read.
+    /// Tells whether another process has it before us, by what a refused transaction read.
     pub(super) fn is_held(&self, found: &[KeyValue], ticket: Option<&LockTicket>) -> bool {
         found.iter().filter(|found| self.is_of(found)).any(|found| match ticket {
             Some(ticket) => found.create_revision() < ticket.since,
@@ -96,7 +97,7 @@ impl PluginLock {
         })
     }
 
-    /// Whether a key is one of the lock's.
+    /// Tells whether a key is one of the lock's.
     fn is_of(&self, found: &KeyValue) -> bool {
         match self {
             Self::Key(key) => found.key() == key.as_bytes(),
@@ -104,12 +105,12 @@ impl PluginLock {
         }
     }
 
-    /// Whether a key of the lock is a replaced plugin's own.
+    /// Tells whether a key of the lock is a replaced plugin's own.
     pub(super) fn is_of_plugin(&self, found: &KeyValue) -> bool {
         self.is_of(found) && found.value() != OURS.as_bytes()
     }
 
-    /// The error when other processes hold it all the time.
+    /// Returns the error when other processes hold it all the time.
     pub(super) fn held_error(&self) -> Error {
         let (key, end) = match self {
             Self::Key(key) => (key, "10 seconds"),
@@ -162,7 +163,7 @@ impl LockTicket {
         Compare::create_revision(self.key.as_str(), CompareOp::Equal, self.since)
     }
 
-    /// Whether our key is still there, by what a refused transaction read.
+    /// Tells whether our key is still there, by what a refused transaction read.
     pub(super) fn is_among(&self, found: &[KeyValue]) -> bool {
         found.iter().any(|found| {
             found.key() == self.key.as_bytes() && found.create_revision() == self.since

@@ -57,7 +57,7 @@ fn scan_all(ledger: &mut CompatLedger, each: EntryVisitor<'_>) -> Result<()> {
     })
 }
 
-/// What owners hold whose keys begin so. In a store that lets us have no such keys there are none.
+/// Reads the leases of owners whose keys have this prefix: none, if the store denies us such keys.
 fn indexed(ledger: &mut CompatLedger, prefix: &str) -> Result<Vec<OwnerState>> {
     ledger.retry_without_index(|CompatLedger { session, .. }| {
         if session.indexed {
@@ -70,7 +70,8 @@ fn indexed(ledger: &mut CompatLedger, prefix: &str) -> Result<Vec<OwnerState>> {
     })
 }
 
-/// What this node remembers and the index does not list, if the store still names the container.
+/// Shows the leases that this node remembers and the index lacks, if the store still names the
+/// container.
 fn scan_hint_files(
     ledger: &mut CompatLedger,
     node: &str,
@@ -138,7 +139,7 @@ fn look_for_overwriting(ledger: &mut CompatLedger) -> Result<()> {
     Ok(())
 }
 
-/// The keys of these addresses, as far as they are there.
+/// Returns the keys of these addresses, as far as they are there.
 fn read_leases(
     session: &mut EtcdSession,
     addresses: &[IpAddr],

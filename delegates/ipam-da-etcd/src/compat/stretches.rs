@@ -14,8 +14,8 @@ pub(super) enum AddressStretch {
 /// How many stretches are read at once: as many as the largest window of a search has.
 const STRETCHES: u32 = 72;
 
-/// The addresses from one to another, both included, in parts; there may be others in them. `None` where
-/// they would be too many.
+/// Returns the addresses from one to another, both included, in parts; there may be others in them.
+/// `None` where they would be too many.
 pub(super) fn parts(from: IpAddr, to: IpAddr) -> Option<Vec<AddressStretch>> {
     match (from, to) {
         _ if from == to => Some(vec![AddressStretch::Address(from)]),
@@ -32,7 +32,7 @@ fn parts_of_v4(from: u32, to: u32) -> Option<Vec<AddressStretch>> {
     Some(blocks.map(|block| AddressStretch::Beginning(beginning_of_v4(block, shift))).collect())
 }
 
-/// What the addresses of a block begin with, where `shift` bits differ inside it.
+/// Returns the common beginning of the addresses of a block in which `shift` bits differ.
 fn beginning_of_v4(block: u32, shift: usize) -> String {
     let text = Ipv4Addr::from_bits(block << shift).to_string();
     let octets = (32 - shift) / 8;
@@ -49,8 +49,8 @@ fn parts_of_v6(from: u128, to: u128) -> Option<Vec<AddressStretch>> {
     Some((first..=last).flat_map(parts_of_v6_block).collect())
 }
 
-/// The addresses that differ in their last group. Up to that group, all are written alike, except
-/// the one whose last group is zero.
+/// Returns the addresses that differ in their last group. Up to that group, all are written alike,
+/// except the one whose last group is zero.
 fn parts_of_v6_block(block: u128) -> [AddressStretch; 2] {
     let zero = Ipv6Addr::from_bits(block << 16);
     let mut beginning = Ipv6Addr::from_bits((block << 16) | 1).to_string();

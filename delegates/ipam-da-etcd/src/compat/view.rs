@@ -1,4 +1,4 @@
-//! What is seen before a commit, with the plugin's cursors and by what this node knows.
+//! The view before a commit, with the plugin's cursors and this node's hints.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::owner_leases::{forget_unless, leases_of, with_unlisted_leases};
 use crate::view_reads::{addresses_in_query, build_view, read_for_view, view_without_reading};
 use crate::view_token::{CompatWrites, EtcdViewToken};
 
-/// What the owner holds and what is known of the pools.
+/// Returns the owner's leases and the state of the pools.
 pub(super) fn view(
     ledger: &mut CompatLedger,
     query: &ViewQuery<'_>,
@@ -71,7 +71,7 @@ fn add_known_writes(
     }
 }
 
-/// The ranges of a pool as the plugin writes them.
+/// Returns the ranges of a pool as the plugin writes them.
 fn range_configs(pool: &PoolRequest) -> Option<Vec<RangeConfig>> {
     let ranges = pool.set.as_ref()?.ranges();
     Some(ranges.iter().map(|range| range.to_config()).collect())

@@ -27,9 +27,9 @@ pub(crate) const KEY_PATHS: KeyPaths = KeyPaths {
     format: &FixedWidth,
 };
 
-/// Addresses are hex of fixed width, so that their order is that of the keys and a window of
-/// addresses has an end key: a server walks all keys of a range, whatever the limit. Their values
-/// tell all that is known of the lease.
+/// Addresses in hex of fixed width: keys and addresses have one order, and a window of addresses
+/// has an end key, since a server walks all keys of a range, even with a limit. The values contain
+/// all of the lease.
 #[derive(Debug)]
 struct FixedWidth;
 

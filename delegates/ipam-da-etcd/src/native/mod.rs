@@ -117,8 +117,8 @@ impl EtcdLedger for NativeLedger {
     }
 }
 
-/// What the owner holds by its own key. When that key was deleted by hand, what the keys of the
-/// addresses say.
+/// Returns the owner's leases from its own key or, if that key was deleted by hand, from the keys
+/// of the addresses.
 fn leases_of(keys: &EtcdKeys, owner: &Owner, found: &OwnerKeys) -> Result<OwnerLeases> {
     let mut held = found.by_own_key(keys, owner)?;
     if found.own.is_none() {
