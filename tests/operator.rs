@@ -105,7 +105,16 @@ fn who_tells_the_owner_of_one_address_and_where_it_came_from() {
     assert_eq!(told[0]["netns"], "/run/netns/none");
     assert_eq!(told[0]["chain"], json!(["ipam-ds-x", "ipam-da-x"]));
     let text = world.typed(&["who", "net", "10.0.0.2"]).stdout;
-    assert!(text.contains("netns /run/netns/none, chain ipam-ds-x, ipam-da-x"), "{text}");
+    assert!(text.contains("\nnetns /run/netns/none, chain ipam-ds-x, ipam-da-x"), "{text}");
+    assert_eq!([&told[0]["pod"], &told[0]["namespace"]], [&Value::Null, &Value::Null]);
+
+    let mut command = world.command("ADD", "c1");
+    command.env("CNI_ARGS", "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0");
+    wait(start(command, &world.network(json!(["ipam-ds-x", "ipam-da-x"])))).success();
+    let told = world.typed(&["who", "net", "10.0.0.2", "--json"]).success();
+    assert_eq!([&told[0]["pod"], &told[0]["namespace"]], ["web-0", "shop"]);
+    let text = world.typed(&["who", "net", "10.0.0.2"]).stdout;
+    assert!(text.contains("\npod shop/web-0, netns /run/netns/none, chain "), "{text}");
     let not_held = world.typed(&["who", "net", "10.0.0.4"]);
     assert_eq!(not_held.exit, Some(1));
     assert!(not_held.stderr.contains("no owner holds 10.0.0.4 on net"), "{not_held:?}");

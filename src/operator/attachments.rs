@@ -82,7 +82,10 @@ fn row(state: &StateDir, network: &NetworkName, attachment: &Attachment) -> Opti
 fn why_so(record: &Record) -> Option<String> {
     let why = match record.state() {
         State::Held => return None,
-        State::Failed => "every ADD failed: the runtime's DEL removes it",
+        State::Failed => match record.last_failure() {
+            Some(reason) => return Some(format!("{}: {}", reason.code.number(), reason.message)),
+            None => "every ADD failed: the runtime's DEL removes it",
+        },
         State::Unfinished => "an ADD was killed: the next DEL or GC releases its addresses",
         State::Unsure => "released, but a claim may still commit: the DEL is repeated",
         State::Forgotten => "the next DEL releases nothing and removes it",

@@ -3,6 +3,7 @@
 use super::ask::{AllocatorLease, ask_leases};
 use super::call::Operator;
 use super::printed::Printed;
+use crate::chain::record::Record;
 use ipam_cli::{Row, print_leases};
 use ipam_kit::error::Result;
 
@@ -27,6 +28,10 @@ fn row(lease: &AllocatorLease) -> Row {
     let says = lease.record_state();
     row.set_text_or_null("record", says.as_ref().map(|says| says.state));
     let record = says.and_then(|says| says.record);
+    if let Some((namespace, pod)) = record.as_ref().and_then(Record::pod) {
+        row.set_text("namespace", namespace);
+        row.set_text("pod", pod);
+    }
     if let Some(last) = record.and_then(|mut record| record.attempts.pop()) {
         row.set_text("netns", &last.header.netns);
         row.set("chain", last.header.chain.into());

@@ -29,8 +29,10 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     }
     for record in leases.iter().filter_map(|lease| lease.record_state()?.record) {
         if let Some(last) = record.attempts.last() {
+            let pod = record.pod().map(|(namespace, pod)| format!("pod {namespace}/{pod}, "));
+            let (pod, netns) = (pod.unwrap_or_default(), &last.header.netns);
             let chain = last.header.chain.join(", ");
-            push_line(&mut printed.text, &format!("netns {}, chain {chain}", last.header.netns));
+            push_line(&mut printed.text, &format!("{pod}netns {netns}, chain {chain}"));
         }
     }
     Ok(printed)

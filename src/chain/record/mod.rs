@@ -319,7 +319,6 @@ impl Record {
     }
 
     /// The error of the last ADD, if it failed. An older program did not record it.
-    #[allow(dead_code, reason = "`attachments` shows it next")]
     pub(crate) fn last_failure(&self) -> Option<&FailureReason> {
         match &self.attempts.last()?.outcome {
             AddOutcome::Failed(failed) => failed.reason.as_ref(),
@@ -328,7 +327,6 @@ impl Record {
     }
 
     /// The namespace and the name of the pod, from the latest ADD that had both.
-    #[allow(dead_code, reason = "`who` shows it next")]
     pub(crate) fn pod(&self) -> Option<(&str, &str)> {
         self.attempts.iter().rev().find_map(|attempt| attempt.header.workload.pod())
     }
