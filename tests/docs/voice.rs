@@ -78,7 +78,6 @@ const NOT_YET: &[&str] = &[
     "docs/errors.md",
     "docs/moving/kube-node.md",
     "docs/moving/node-annotation.md",
-    "docs/operating.md",
     "examples/ipam-ds-rack.rs",
     "examples/own-preset.rs",
     "src/chain",

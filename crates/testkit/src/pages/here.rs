@@ -40,7 +40,7 @@ impl Here {
 
 /// A text without what differs from run to run: the width of columns, times, ages, revisions,
 /// nodes.
-pub(super) fn masked(text: &str) -> Vec<Vec<String>> {
+pub fn masked(text: &str) -> Vec<Vec<String>> {
     let is_age = |word: &str| {
         let number = word.strip_suffix(['s', 'm', 'h', 'd']).unwrap_or_default();
         !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())

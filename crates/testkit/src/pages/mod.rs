@@ -11,7 +11,8 @@ use std::process::Command;
 
 use serde_json::{Map, Value};
 
-use self::here::{Here, masked};
+use self::here::Here;
+pub use self::here::masked;
 pub use self::node::Node;
 pub use self::shell::{CONFLIST, Shell};
 use crate::world::binary;
