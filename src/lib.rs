@@ -1,5 +1,5 @@
 //! The meta-plugin `ipam-delegated` as a library: a chain of small parts that gives containers
-//! their addresses, with a table of presets of one's own.
+//! their addresses, with your own table of presets.
 //!
 //! Every system that gives containers their addresses is a chain: something chooses the pools for
 //! a container, and something takes an address out of each. The program `ipam-delegated` is a CNI
@@ -8,7 +8,7 @@
 //! with that result and what it adds. *Selectors* (`ipam-ds-…`) choose pools, *allocators*
 //! (`ipam-da-…`, or any standard IPAM plugin) give addresses. If an ADD fails, the chain releases
 //! every address the ADD took. If it succeeds, a record names every lease that a later DEL has to
-//! release, even if the configuration has changed by then.
+//! release, even if the configuration has changed.
 //!
 //! Delegates in Rust depend on the library `ipam-kit`. Use this one for a meta-plugin with presets
 //! of your own, whole chains under one name:

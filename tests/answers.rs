@@ -357,6 +357,12 @@ fn a_pool_that_is_left_over_says_what_is_wrong_with_the_chain() {
     world.selector("ipam-ds-x", &json!([{"ranges": [{"subnet": "10.0.0.0/24"}]}]));
     let (_, text) = world.call("ADD", "c2", &network).failure();
     has(&text, &["the pool 10.0.0.0/24", "serves of ipam-da-x", "a name"]);
+    // A pool is shown by its ends, where it has both.
+    let range =
+        json!({"subnet": "10.77.0.0/24", "rangeStart": "10.77.0.10", "rangeEnd": "10.77.0.15"});
+    world.selector("ipam-ds-x", &json!([{"ranges": [range]}]));
+    let (_, text) = world.call("ADD", "c3", &world.network(json!(["ipam-ds-x"]))).failure();
+    has(&text, &["no delegate served the pool 10.77.0.10-10.77.0.15"]);
 }
 
 #[test]

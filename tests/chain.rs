@@ -217,7 +217,7 @@ fn a_delegate_is_a_program_of_the_plugin_folders() {
         for delegate in [json!(name), json!({"type": name})] {
             let network = world.network(json!(["ipam-da-x", delegate]));
             let (code, text) = world.call("ADD", "c1", &network).failure();
-            assert!(code == 7 && text.contains("is no delegate's name"), "{text}");
+            assert!(code == 7 && text.contains("invalid delegate name"), "{text}");
         }
     }
     assert!(world.take_calls().is_empty() && !world.path("bin/elsewhere.ran").exists());

@@ -123,7 +123,7 @@ fn gc_that_released_nothing_in_its_time_is_error_11_and_has_called_the_delegates
     let (code, text) = gc(&world, "4s").failure();
     assert_eq!(code, 11, "{text}");
     assert!(text.starts_with("3 of 3 stale records are left"), "{text}");
-    assert!(text.contains("a: not done after"), "{text}");
+    assert!(text.contains("a: timed out after"), "{text}");
     let time: u64 = fs::read_to_string(world.path("time-of-gc")).unwrap().trim().parse().unwrap();
     assert!(time > 500, "{time} ms for the delegate's own GC");
 }
@@ -167,7 +167,7 @@ fn a_store_that_did_not_answer_a_del_is_not_waited_for_by_the_delegates_own_gc()
         let (failed, text) = gc_of(&world, "away", "60s").failure();
         assert_eq!(failed, code, "{text}");
         // A delegate that was out of time may have hung on one record alone.
-        let is_left = text.contains("away: GC is left for the next time");
+        let is_left = text.contains("away: GC was skipped");
         assert_eq!(is_left, code != 111, "{text}");
         assert_eq!(world.path("time-of-gc").exists(), code == 111);
     }
@@ -277,7 +277,10 @@ fn an_attachment_whose_record_cannot_be_read_is_shown_and_kept_until_it_is_forgo
     let listed = json!([{"containerID": "c1", "ifname": "eth0"}]);
     for _ in 0..2 {
         let told = gc(&world, "60s");
-        assert!(told.stderr.contains("GC keeps what 1 unreadable records of net hold"), "{told:?}");
+        assert!(
+            told.stderr.contains("GC keeps the leases of 1 unreadable records of net"),
+            "{told:?}"
+        );
         told.success();
         assert_eq!(kept(&world), listed);
         assert_eq!(world.take_calls(), ["a GC"]);

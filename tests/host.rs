@@ -154,7 +154,7 @@ fn an_unsure_del_on_a_full_disk_releases_and_succeeds() {
     let network = killed_add(&world, &host);
     fill(&host);
     let outcome = host.call(&world, "DEL", "c1", &network);
-    assert!(outcome.stderr.contains("cannot note"), "{outcome:?}");
+    assert!(outcome.stderr.contains("cannot record that"), "{outcome:?}");
     outcome.success();
     assert!(world.held().is_empty());
 }

@@ -94,7 +94,7 @@ fn without_a_record_a_del_fails_until_the_file_is_mended() {
         let (code, text) = host.call(&world, verb, "c1", network).failure();
         assert!(code == 7 && text.contains(fault), "{code} {text}");
         let absent =
-            format!("no state folder is known but {STATE}, which has no record of c1/eth0");
+            format!("the only known state folder is {STATE}, which has no record of c1/eth0");
         assert!(text.contains(&absent) && text.contains(&format!("mend {FILE}")), "{text}");
     }
     assert!(world.take_calls().is_empty(), "no delegate runs");

@@ -146,7 +146,7 @@ fn delegates_that_hang_are_killed_with_all_they_started() {
                     assert!(trial.world.is_unlocked("c1"), "{case}");
                     let (code, text) = outcome.failure();
                     assert_eq!(code, 111, "{text}: {case}");
-                    let time = text.strip_prefix("hostile: not done after ").unwrap();
+                    let time = text.strip_prefix("hostile: timed out after ").unwrap();
                     let (time, _) = time.split_once(", killed").unwrap();
                     assert!(time.len() <= "2.999s".len(), "{text}");
                     assert!(text.contains("ipam.timeout"), "no advice: {text}");
@@ -178,7 +178,7 @@ fn stderr_that_nobody_reads_does_not_hold_the_chain() {
 fn nonsense_is_an_error_that_names_the_delegate_and_gives_advice() {
     let deep = "printf '{\"x\":'; head -c 10000 /dev/zero | tr '\\0' '['; head -c 10000 /dev/zero | tr '\\0' ']'; printf '}'";
     let cases: &[(&str, u64, &[&str], bool)] = &[
-        ("exec <&-; exit 0", 110, &["without an answer", "ADD must print a result"], true),
+        ("exec <&-; exit 0", 110, &["without an answer", "must print a result on ADD"], true),
         ("exit 0", 110, &["without an answer"], true),
         ("printf ' \\n '", 110, &["without an answer"], true),
         ("printf garbage", 110, &["its answer is not one JSON object", "run it by hand"], true),
@@ -272,7 +272,7 @@ fn programs_that_cannot_be_run_are_named_and_the_rest_is_undone() {
     // Found before anything runs.
     let (code, text) = unrunnable(&|world| file(world, "#!/bin/sh\n", 0o644));
     assert_eq!(code, 7, "{text}");
-    assert!(text.contains("hostile may not be run") && text.contains("chmod +x"), "{text}");
+    assert!(text.contains("hostile is not executable") && text.contains("chmod +x"), "{text}");
     for (code, text) in [
         unrunnable(&|world| fs::create_dir(world.path("bin/hostile")).unwrap()),
         unrunnable(&|_| ()),
@@ -357,7 +357,7 @@ fn a_delegate_that_also_hangs_on_del_does_not_take_longer_than_the_chain_may() {
     let (outcome, took) = trial.add();
     let (code, text) = outcome.failure();
     assert_eq!(code, 111, "{text}");
-    assert!(text.contains("the undo failed: hostile: not done after"), "{text}");
+    assert!(text.contains("the undo failed: hostile: timed out after"), "{text}");
     assert!(took > TIMEOUT.1 - Duration::from_millis(100), "{took:?}");
     assert!(trial.world.held().is_empty(), "the other delegate is undone first");
     let verbs = trial.verbs();
@@ -385,7 +385,7 @@ fn on_del_what_is_left_is_shared_by_those_still_to_run() {
         let took = began.elapsed();
         assert_eq!(code, 111, "{text}");
         for name in ["one", "two", "three"] {
-            assert!(text.contains(&format!("{name}: not done after")), "{text}");
+            assert!(text.contains(&format!("{name}: timed out after")), "{text}");
         }
         assert!((Duration::from_millis(2900)..Duration::from_secs(4)).contains(&took), "{took:?}");
         assert!(world.is_quiet_within(Duration::from_millis(200)));

@@ -471,5 +471,5 @@ fn a_store_that_never_answers_is_given_up() {
     let hangs = "#!/bin/sh\n[ -z \"$CNI_COMMAND\" ] || exit 0\n[ $1 != list ] || sleep 1000\n";
     world.program("ipam-da-x", hangs);
     let found = of_cache(&world);
-    assert!(found.len() == 1 && found[0].contains("ipam-da-x: not done after 1s"), "{found:#?}");
+    assert!(found.len() == 1 && found[0].contains("ipam-da-x: timed out after 1s"), "{found:#?}");
 }

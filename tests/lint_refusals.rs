@@ -226,7 +226,7 @@ fn all_delegates_that_are_missing_or_may_not_be_run_are_named_at_once() {
     let errors: Vec<&String> = found.iter().filter(|it| it.starts_with("error: ")).collect();
     assert_eq!(errors.len(), 3, "{found:#?}");
     has(errors[0], &["ipam-ds-none is not in CNI_PATH", "install ipam-ds-none there"]);
-    has(errors[1], &["ipam-da-idle may not be run", &format!("chmod +x {}", idle.display())]);
+    has(errors[1], &["ipam-da-idle is not executable", &format!("chmod +x {}", idle.display())]);
     has(errors[2], &["none is not in CNI_PATH"]);
 }
 

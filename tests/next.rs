@@ -300,7 +300,7 @@ fn a_preset_that_would_run_itself_is_refused_and_so_is_our_program_under_another
     let site = Site::new();
     for (name, why) in [
         ("node-annotation", "is the preset node-annotation, which would run itself"),
-        ("frob", "is ipam-delegated itself, under a name that is no preset"),
+        ("frob", "is ipam-delegated itself, and its name is not a preset"),
     ] {
         let at = site.world.path(name);
         symlink(binary("ipam-delegated"), &at).unwrap();

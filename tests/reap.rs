@@ -221,10 +221,7 @@ fn an_unsure_record_that_is_due_is_repeated() {
     wait(start(world.command("ADD", "c1"), &network)).failure();
     world.call("DEL", "c1", &network).success();
     let told = reap(&world, &["--yes"]).success();
-    assert_eq!(
-        fate(&told, "c1"),
-        ("kept".to_owned(), "its DEL is to be repeated later".to_owned())
-    );
+    assert_eq!(fate(&told, "c1"), ("kept".to_owned(), "its DEL will be repeated later".to_owned()));
     world.make_due();
     world.take_calls();
     let told = reap(&world, &["--yes"]).success();

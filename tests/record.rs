@@ -603,7 +603,7 @@ fn an_add_whose_record_is_removed_meanwhile_is_undone() {
     world.open_gate("one");
     let (code, text) = wait(add).failure();
     assert_eq!(code, 113, "{text}");
-    assert!(text.contains("somebody has removed it"), "{text}");
+    assert!(text.contains("the file was removed"), "{text}");
     assert!(world.held().is_empty());
 }
 

@@ -67,7 +67,7 @@ fn a_program_that_cannot_be_started_is_advised_by_the_reason() {
     for (name, inject, advice) in [
         ("a", "pipe2:error=EMFILE".to_owned(), "the limit of open files is reached"),
         ("a", format!("{starts}:error=EAGAIN"), "the limit of processes is reached"),
-        ("a", format!("{starts}:error=ENOMEM"), "memory is short"),
+        ("a", format!("{starts}:error=ENOMEM"), "out of memory"),
         (
             "no-interpreter",
             "?uselib:error=EIO".to_owned(),
@@ -161,7 +161,7 @@ fn a_network_name_that_no_file_can_have_holds_up_neither_gc_nor_del() {
     assert_eq!(world.take_calls(), ["a DEL", "a GC"]);
     let (code, text) = without_attachment("STATUS").failure();
     assert_eq!(code, 7, "{text}");
-    assert!(text.contains("a network name may have 255 bytes"), "{text}");
+    assert!(text.contains("expected at most 255"), "{text}");
 }
 
 #[test]

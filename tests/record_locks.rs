@@ -206,7 +206,7 @@ fn a_repetition_that_fails_is_repeated_later() {
     world.make_due();
     world.delegate("a", "case $CNI_COMMAND in ADD) printf '{\"ips\":[{\"address\":\"10.0.0.2/24\"}]}';; DEL) printf '{\"code\":103,\"msg\":\"away\"}'; exit 1;; esac");
     let outcome = world.call("ADD", "c2", &network);
-    assert!(outcome.stderr.contains("still to be repeated"), "{outcome:?}");
+    assert!(outcome.stderr.contains("failed and will be repeated"), "{outcome:?}");
     outcome.success();
     assert_eq!((world.state_of("c1").as_str(), world.unsure()), ("unsure", 1));
 }

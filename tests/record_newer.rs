@@ -111,7 +111,7 @@ fn asks_for_an_upgrade(text: &str) {
     let record = format!("{STATE}/attachments/net/c1/eth0");
     let version = env!("CARGO_PKG_VERSION");
     for part in [
-        format!("{record} has format 2, and ipam-delegated {version} reads no format above 1"),
+        format!("{record} has format 2, and ipam-delegated {version} reads formats up to 1"),
         "upgrade ipam-delegated".to_owned(),
     ] {
         assert!(text.contains(&part), "{text}");

@@ -148,7 +148,10 @@ fn the_network_opens_a_section_by_name() {
         network
     };
     let (code, error) = world.call("ADD", "c1", &open(json!(["kube"]))).failure();
-    assert!(code == 110 && error.contains("ipam.etcd: ipam-da-x takes it from the"), "{error}");
+    assert!(
+        code == 110 && error.contains("ipam.etcd: ipam-da-x accepts it only from the"),
+        "{error}"
+    );
     assert!(error.contains(r#"{"type": "ipam-ds-x", "sets": ["etcd"]}"#), "{error}");
     world.call("ADD", "c1", &open(json!(["kube", "etcd"]))).success();
     let expected = json!({"etcd": {"prefix": "/p", "endpoints": ["b"]}, "kube": {"a": 1}});
@@ -168,7 +171,10 @@ fn nothing_opens_what_is_the_chains() {
         network["ipam"]["delegates"][0] = json!({"type": "ipam-ds-x", "sets": ["etcd", key]});
         let (code, error) = world.call("ADD", "c1", &network).failure();
         assert_eq!(code, 7, "{error}");
-        assert!(error.starts_with(&format!("ipam.delegates[0].sets: {key} ")), "{error}");
+        assert!(
+            error.starts_with(&format!("ipam.delegates[0].sets: no selector may set {key}, ")),
+            "{error}"
+        );
     }
     for sets in [json!("etcd"), json!([1]), json!({"etcd": true})] {
         network["ipam"]["delegates"][0]["sets"] = sets;
@@ -177,7 +183,7 @@ fn nothing_opens_what_is_the_chains() {
     }
     network["ipam"]["delegates"] = json!(["ipam-ds-x", {"type": "ipam-da-x", "sets": ["etcd"]}]);
     let (code, error) = world.call("ADD", "c1", &network).failure();
-    assert!(code == 7 && error.starts_with("ipam.delegates[1].sets: ipam-da-x is not"), "{error}");
+    assert!(code == 7 && error.starts_with("ipam.delegates[1].sets: only a selector"), "{error}");
     assert_eq!(world.take_calls(), [""; 0]);
 }
 

@@ -224,7 +224,7 @@ fn a_word_that_is_unknown_or_not_a_selectors_is_an_error() {
         ),
         (
             json!(["ipam-ds-rack", {"type": "ipam-da-x", "pools": "replace"}]),
-            "ipam.delegates[1].pools: ipam-da-x is not a selector",
+            "ipam.delegates[1].pools: only a selector may have this key, and ipam-da-x is not one",
         ),
     ] {
         let (code, error) = world.call("ADD", "c1", &network(&world, delegates)).failure();

@@ -60,7 +60,7 @@ struct ChainRun<'a> {
     handoff: Handoff<'a>,
     /// The delegates that may hold something, in order.
     runs: Vec<DelegateRun>,
-    /// What the delegate announced last may hold, if the undo succeeds.
+    /// How much the delegate announced last may hold, if the undo succeeds.
     last_run: LastRun,
     /// When the ADD began, in milliseconds since 1970.
     began: u64,

@@ -24,7 +24,7 @@ pub(crate) fn check(session: &Session<'_>) -> Result<()> {
         Presence::Held(opened) if !opened.record.attempts.is_empty() => opened,
         Presence::Held(_) | Presence::Absent => return check_configured(session, deadline),
         Presence::Unreadable(error) => {
-            warn!("{}; checking as configured", error.in_full());
+            warn!("{}; CHECK uses the present configuration", error.in_full());
             return check_configured(session, deadline);
         }
     };
@@ -34,7 +34,7 @@ pub(crate) fn check(session: &Session<'_>) -> Result<()> {
             ErrorCode::NOT_HELD,
             format!("{} holds no address: its record is {state}", session.attachment()?),
         )
-        .advise("ADD it again"));
+        .advise("re-create the attachment"));
     };
     check_recorded(session, attempt, held, deadline)
 }
@@ -79,7 +79,7 @@ fn refuse_unlisted(attempt: &AttemptState, prev_result: &IpamResult) -> Result<(
                     format!("{} gave {ip}, which prevResult does not list", granted.delegate),
                 )
                 .advise(
-                    "the runtime's cached result is of another ADD: re-create the attachment",
+                    "the runtime has cached the result of another ADD: re-create the attachment",
                 ));
             }
         }
@@ -109,15 +109,16 @@ pub(crate) fn status(session: &Session<'_>) -> Result<()> {
             format!("the state folder {} is not writable", session.state.root().display()),
         )
         .caused_by(error)
-        .advise("an ADD would fail: it records what it takes there")
+        .advise("make it writable by root: each ADD writes a record there")
     })?;
     let plan = session.plan()?;
     refuse_without_allocator(&plan.steps)?;
     refuse_repeated_allocator(&plan.steps)?;
     let name = session.request.network.name().as_str();
     if name.len() > NAME_MAX {
-        let message = format!("has {} bytes, and no record can be made below it", name.len());
-        return Err(Error::config("name", message).advise("a network name may have 255 bytes"));
+        let message = format!("it has {} bytes, expected at most 255", name.len());
+        return Err(Error::config("name", message)
+            .advise("shorten it to 255 bytes: it is the name of a folder"));
     }
     let deadline = Deadline::after(session.timeout());
     run_planned(session, &plan, Verb::Status, &IpamResult::default(), deadline)?.join()

@@ -26,7 +26,7 @@ pub(crate) fn del(session: &Session<'_>) -> Result<()> {
         Presence::Held(Opened { file, record, .. })
             if record.is_forgotten() && unreadable.is_empty() =>
         {
-            warn!("forgotten by hand: what the attachment held stays held");
+            warn!("the attachment was forgotten by an operator: DEL releases nothing");
             remove(file);
             Ok(())
         }
@@ -71,7 +71,7 @@ fn release_recorded(
     deadline: Deadline,
 ) -> Result<Coverage> {
     let prev_result = session.prev_result().unwrap_or_else(|error| {
-        warn!("{}; going by the record", error.in_full());
+        warn!("{}; DEL uses the recorded result", error.in_full());
         None
     });
     let prev_result = &prev_result.map_or_else(|| recorded_result(record), Ok)?;
@@ -83,7 +83,10 @@ fn release_recorded(
         && release_configured(session, &[], false, deadline).is_ok()
     {
         for error in refusals {
-            warn!("released as configured now: {}", error.in_full());
+            warn!(
+                "released with the present configuration, since the recorded one failed: {}",
+                error.in_full()
+            );
         }
     } else {
         errors.extend(refusals);
@@ -111,7 +114,7 @@ fn release_configured(
         return Err(Error::new(
             ErrorCode::RECORD,
             format!(
-                "{} cannot be read, so what the attachment holds is not known, and the configuration names no delegates",
+                "{} cannot be read: what the attachment holds is unknown, and the configuration names no delegates",
                 paths.join(", ")
             ),
         )
@@ -133,7 +136,7 @@ fn release_configured(
             return Err(error);
         }
         let plan = session.plan_installed()?;
-        warn!("{}: no delegate has run for this attachment", error.in_full());
+        warn!("{}; DEL continues, since no delegate has run for this attachment", error.in_full());
         Ok(plan)
     })?;
     let failures = run_planned(session, &plan, Verb::Del, &prev_result, deadline)?;

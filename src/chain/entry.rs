@@ -45,12 +45,13 @@ pub(crate) fn parse_entries(ipam: &Map<String, Value>) -> Result<Vec<DelegateEnt
                 .map(|(i, value)| DelegateEntry::parse(value, format!("ipam.delegates[{i}]")))
                 .collect();
         }
-        Some(Value::Array(_)) => "no delegate is named".to_owned(),
+        Some(Value::Array(_)) => "expected at least one delegate".to_owned(),
         Some(other) => format!("expected an array, found {}", kind(other)),
         None => "missing".to_owned(),
     };
-    Err(Error::config("ipam.delegates", fault)
-        .advise("as in \"delegates\": [\"ipam-ds-static\", \"host-local\"]"))
+    Err(Error::config("ipam.delegates", fault).advise(
+        "list the delegates in order, as in \"delegates\": [\"ipam-ds-static\", \"host-local\"]",
+    ))
 }
 
 /// An entry in its object form; a name is `{"type": NAME}`. `None` if it is neither.
@@ -70,7 +71,10 @@ pub(crate) fn is_entry_key(key: &str) -> bool {
 /// Parses a timeout; `path` is its path in the configuration.
 pub(crate) fn parse_timeout(value: &Value, path: &str) -> Result<Duration> {
     value.as_str().and_then(parse_duration).ok_or_else(|| {
-        Error::config(path, format!("{} is no duration such as \"10s\"", shown(value)))
+        Error::config(
+            path,
+            format!("invalid duration {}: expected a text such as \"10s\"", shown(value)),
+        )
     })
 }
 
@@ -102,9 +106,9 @@ impl DelegateEntry {
             (true, Some(_)) => "pools",
             (true, None) => return Ok(()),
         };
-        let message = format!("{} is not a selector", self.name);
+        let message = format!("only a selector may have this key, and {} is not one", self.name);
         Err(Error::config(format!("{}.{key}", self.path), message)
-            .advise("write it into the object of a selector (ipam-ds-…)"))
+            .advise("move it to the entry of a selector (ipam-ds-…)"))
     }
 }
 
@@ -113,8 +117,11 @@ fn take_name(object: &mut Map<String, Value>, path: &str) -> Result<String> {
         return Err(Error::config(format!("{path}.type"), "expected the delegate's name"));
     };
     if name.is_empty() || name.contains('/') || name == "." || name == ".." {
-        return Err(Error::config(path, format!("{name:?} is no delegate's name"))
-            .advise("name a program of CNI_PATH, without a slash"));
+        return Err(Error::config(
+            path,
+            format!("invalid delegate name {name:?}: expected a file name"),
+        )
+        .advise("name a program in CNI_PATH, without a slash"));
     }
     Ok(name)
 }
@@ -139,7 +146,7 @@ fn take_answers_any(object: &mut Map<String, Value>, path: &str) -> Result<bool>
     }
     let message = format!("expected \"any\", found {}", shown(&value));
     Err(Error::config(format!("{path}.answers"), message)
-        .advise("leave it out: an answer is then compared with the pools"))
+        .advise("remove the key: the chain then compares each answer with the pools"))
 }
 
 fn take_sets(object: &mut Map<String, Value>, path: &str) -> Result<Vec<String>> {
@@ -152,8 +159,8 @@ fn take_sets(object: &mut Map<String, Value>, path: &str) -> Result<Vec<String>>
         );
     };
     if let Some(key) = keys.iter().find(|key| is_chain_key(key)) {
-        let message = format!("{key} is a key of the chain, which a selector may not set");
-        return Err(Error::config(path, message).advise("take it out of sets"));
+        let message = format!("no selector may set {key}, a key of the chain");
+        return Err(Error::config(path, message).advise("remove it from sets"));
     }
     Ok(keys.into_iter().map(str::to_owned).collect())
 }
@@ -165,9 +172,8 @@ fn take_placing(object: &mut Map<String, Value>, path: &str) -> Result<Option<Pl
     let Some(placing) = Placement::parse(word) else {
         let found = shown(value);
         let message = format!("expected \"add\", \"replace\" or an array of pools, found {found}");
-        return Err(Error::config(format!("{path}.pools"), message).advise(
-            "add keeps the pools of the selectors before it, replace puts its own in their place",
-        ));
+        return Err(Error::config(format!("{path}.pools"), message)
+            .advise("add keeps the pools of earlier selectors, replace drops them"));
     };
     object.remove("pools");
     Ok(Some(placing))

@@ -16,31 +16,31 @@ use ipam_kit::host::show_duration;
 /// A delegate that prints more than this on stdout is killed.
 const STDOUT_LIMIT: usize = 1024 * 1024;
 
-/// What to do about a delegate that does not say what is wrong.
+/// The advice for a delegate that does not say what is wrong.
 const RUN_IT: &str = "run it by hand with the same input: it must print one JSON object on stdout, and logs on stderr";
 
 /// One call of a delegate.
 pub(crate) struct DelegateCall<'a> {
     pub step: &'a Step,
     pub verb: Verb,
-    /// The variables of the call, but for the verb and the time.
+    /// The variables of the call, except the verb and the time.
     pub environment: Environment,
     pub stdin: String,
     /// How long it may run, unless its own timeout is shorter.
     pub time: Duration,
 }
 
-/// What a delegate printed: an object, or nothing on the verbs that allow that.
+/// The object that a delegate printed; `None` on the verbs that allow an empty answer.
 pub(crate) type DelegateOutput = Option<Map<String, Value>>;
 
-/// A delegate that failed.
+/// The failure of a delegate.
 #[derive(Debug)]
 pub(crate) struct DelegateFailure {
     pub error: Error,
     pub kind: FailureKind,
 }
 
-/// What is known of a delegate that failed.
+/// How much is known of a failed delegate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailureKind {
     /// It did not run, or reached no server.
@@ -104,11 +104,11 @@ impl DelegateCall<'_> {
         let error = match reason {
             KillReason::TimedOut => Error::new(
                 ErrorCode::TIMED_OUT,
-                format!("not done after {}, killed", show_duration(self.time)),
+                format!("timed out after {}, killed", show_duration(self.time)),
             )
             .advise("look at what it waits for, or raise ipam.timeout or its own timeout"),
             KillReason::TooLong => {
-                Error::new(ErrorCode::DELEGATE, "it printed more than 1 MiB, killed")
+                Error::new(ErrorCode::DELEGATE, "printed more than 1 MiB, killed")
                     .advise("an answer is one JSON object; logs belong on stderr")
             }
         };
@@ -132,7 +132,9 @@ impl DelegateCall<'_> {
         match object {
             None if output.status.success() && self.verb == Verb::Add => {
                 let error = Error::new(ErrorCode::DELEGATE, "it succeeded without an answer");
-                let error = output.with_stderr(error).advise("ADD must print a result");
+                let error = output
+                    .with_stderr(error)
+                    .advise("a delegate must print a result on ADD: repair or replace it");
                 Err(self.failure(error, FailureKind::Unsure))
             }
             Some(object)
@@ -142,7 +144,10 @@ impl DelegateCall<'_> {
             {
                 // It may hold something or not.
                 let (error, _) = reported_error(&object);
-                let advice = format!("it ended with {}: an error must end with 1", output.status);
+                let advice = format!(
+                    "it ended with {}: a delegate that reports an error must exit with 1",
+                    output.status
+                );
                 Err(self.failure(error.advise(advice), FailureKind::Unsure))
             }
             object if output.status.success() => Ok(object),
@@ -151,7 +156,8 @@ impl DelegateCall<'_> {
                 Err(self.failure(error, kind))
             }
             _ => {
-                let message = format!("it ended with {} and no error object", output.status);
+                let message =
+                    format!("it ended with {} and printed no error object", output.status);
                 let error = output.with_stderr(Error::new(ErrorCode::DELEGATE, message));
                 Err(self.failure(error.advise(RUN_IT), FailureKind::Unsure))
             }

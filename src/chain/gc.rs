@@ -37,14 +37,16 @@ pub(crate) fn gc(session: &Session<'_>, keep: &ValidAttachments) -> Result<()> {
             Ok(Staleness::Stale(opened)) => {
                 let target = NetworkAttachment { network: &session.request.network, attachment };
                 match round.release(session, target, *opened) {
-                    Ok(Tried::Released) => debug!("{attachment} is in no list and stale"),
-                    Ok(Tried::No(why)) => debug!("{attachment} is left: {why}"),
+                    Ok(Tried::Released) => {
+                        debug!("released {attachment}: it is stale, and not in the runtime's list")
+                    }
+                    Ok(Tried::No(why)) => debug!("left {attachment}: {why}"),
                     Err(error) => errors.push(error),
                 }
                 continue;
             }
             Ok(Staleness::Gone) => continue,
-            Ok(Staleness::Keep(why)) => debug!("{attachment} is kept: {why}"),
+            Ok(Staleness::Keep(why)) => debug!("kept {attachment}: {why}"),
             Err(error) => errors.push(error),
         }
         keep.insert(attachment.container.as_str(), attachment.ifname.as_str());
@@ -59,7 +61,7 @@ pub(crate) fn gc(session: &Session<'_>, keep: &ValidAttachments) -> Result<()> {
     Error::join(errors)
 }
 
-/// Keeps what was added since GC began, or is busy by now: no list can name it.
+/// Keeps attachments that were added since GC began, or are busy: no list can name them.
 fn keep_later_ones(session: &Session<'_>, keep: &mut ValidAttachments, began: u64) -> Result<()> {
     let network = session.request.network.name();
     for attachment in attachments(&session.state.network(network))? {
@@ -81,8 +83,8 @@ fn keep_set_aside(session: &Session<'_>, keep: &mut ValidAttachments) -> Result<
     let aside = set_aside(&session.state.network(network))?;
     if !aside.is_empty() {
         warn!(
-            "GC keeps what {} unreadable records of {network} hold; ipam-delegated attachments \
-             {network} shows how to clear them",
+            "GC keeps the leases of {} unreadable records of {network}; to clear them: \
+             ipam-delegated attachments {network}",
             aside.len()
         );
     }
@@ -95,9 +97,8 @@ fn keep_set_aside(session: &Session<'_>, keep: &mut ValidAttachments) -> Result<
 /// Reports the records that are left: a warning after progress, else an error.
 fn report_left(round: &ReleaseRound, errors: &mut Vec<Error>) {
     let Some(left) = round.left() else { return };
-    let left = left.advise(
-        "the runtime calls GC again; if records stay, look at the stores, or raise ipam.timeout",
-    );
+    let left =
+        left.advise("if records remain after the next GC, check the stores, or raise ipam.timeout");
     if round.is_stuck() {
         errors.insert(0, left);
     } else if errors.is_empty() {
@@ -107,18 +108,18 @@ fn report_left(round: &ReleaseRound, errors: &mut Vec<Error>) {
     }
 }
 
-/// Whether an attachment's record is to be released.
+/// Whether GC releases the record of an attachment.
 pub(crate) enum Staleness {
     /// Nothing protects it.
     Stale(Box<Opened>),
     /// It stays, for this reason.
     Keep(&'static str),
-    /// There is no record any more.
+    /// The record was removed meanwhile.
     Gone,
 }
 
-/// Opens the record of an attachment that the runtime did not list, locked, if it is to be released.
-/// `began` is when the call that releases began, in milliseconds since 1970.
+/// Opens and locks the stale record of an attachment that the runtime did not list.
+/// `began` is when the releasing call began, in milliseconds since 1970.
 pub(crate) fn open_if_stale(
     session: &Session<'_>,
     network: &NetworkName,
@@ -154,10 +155,10 @@ pub(crate) const BUSY: &str = "a call works on it";
 
 /// Why a record is kept although its container is gone; `None` where nothing protects it.
 ///
-/// What was added since the call began is young, however long the call takes.
+/// An attachment added since the call began is young, however long the call takes.
 pub(crate) fn protection(record: &Record, settings: &Settings, began: u64) -> Option<&'static str> {
     if let Some(released) = record.released() {
-        return (!released.is_due(now())).then_some("its DEL is to be repeated later");
+        return (!released.is_due(now())).then_some("its DEL will be repeated later");
     }
     // An ADD that the runtime made after it wrote its list is not in the list.
     let added = record.last_attempt().unwrap_or(0);

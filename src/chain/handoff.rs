@@ -1,4 +1,4 @@
-//! What goes from delegate to delegate: the configuration each gets, and what its answer adds.
+//! The state between two delegates: the configuration of the next, and the answers so far.
 
 use std::net::IpAddr;
 
@@ -70,7 +70,7 @@ impl<'a> Handoff<'a> {
         }
     }
 
-    /// What a delegate is run with; `None` when the pools are known and none is for it.
+    /// The input of a delegate; `None` if the pools are known and it serves none of them.
     pub(crate) fn run_for(&self, step: &Step) -> Option<Run> {
         let pools = self.shown_to(step);
         if step.serves.is_some() && pools.as_ref().is_some_and(Vec::is_empty) {
@@ -112,7 +112,7 @@ impl<'a> Handoff<'a> {
         })
     }
 
-    /// What a delegate is told on ADD beside its pools.
+    /// The further input of a delegate on ADD, beside its pools.
     pub(crate) fn input(&self) -> DelegateInput {
         let static_addresses = self.static_addresses.clone();
         DelegateInput { static_addresses, ..DelegateInput::default() }
@@ -181,7 +181,7 @@ impl<'a> Handoff<'a> {
         }
         if let Some(left) = self.static_addresses.first() {
             return Err(unanswered(left).advise(
-                "add an allocator (ipam-da-…) that answers static addresses to ipam.delegates",
+                "add an allocator (ipam-da-…) to ipam.delegates: allocators answer static addresses",
             ));
         }
         if self.result.ips.is_empty() {
@@ -240,7 +240,7 @@ impl<'a> Handoff<'a> {
         match self.static_addresses.first() {
             Some(missing) if step.is_allocator() => {
                 Err(unanswered(missing).within(&step.name).advise(
-                    "an allocator answers each address of prevResult.static: repair or replace it",
+                    "an allocator must answer each address of prevResult.static: repair or replace it",
                 ))
             }
             _ => Ok(answered),
@@ -256,8 +256,8 @@ impl<'a> Handoff<'a> {
 }
 
 impl Run {
-    /// The configuration for this delegate on stdin, with `prevResult`, its pools and the rest of its input;
-    /// for a standalone program that of the network, but for its section `ipam`.
+    /// The configuration for this delegate on stdin, with `prevResult`, its pools and the rest of its
+    /// input. A standalone program gets the network configuration with its own section `ipam`.
     pub(crate) fn stdin(
         &self,
         network: &Network,
@@ -287,7 +287,7 @@ impl Run {
         Ok(Value::Object(config).to_string())
     }
 
-    /// Whether the keys of an entry of `ipam.delegates` are those of this run, secrets aside.
+    /// Whether this run has the keys of an entry of `ipam.delegates`, secrets aside.
     pub(crate) fn fits(&self, entry: &Map<String, Value>) -> bool {
         let mut ipam = self.ipam.clone();
         refresh_secrets(&mut ipam, entry);
@@ -305,9 +305,13 @@ fn split(step: &Step, answer: Map<String, Value>) -> Result<(IpamResult, Delegat
         parsed.map_err(|error| error.with_code(ErrorCode::DELEGATE).within(&step.name))?;
     if !members.ipam.is_empty() && !step.is_selector() {
         let keys: Vec<&str> = members.ipam.keys().map(String::as_str).collect();
-        let message =
-            format!("its answer sets ipam.{}, which only a selector's may", keys.join(", ipam."));
-        return Err(against_contract(step, message).advise("name a selector ipam-ds-…"));
+        let message = format!(
+            "its answer sets ipam.{}, and only a selector may do that",
+            keys.join(", ipam.")
+        );
+        return Err(
+            against_contract(step, message).advise("if it is a selector, rename it to ipam-ds-…")
+        );
     }
     Ok((result, members))
 }
@@ -317,8 +321,9 @@ fn refuse_repeated_address(step: &Step, answer: &IpamResult) -> Result<()> {
     for address in answer.ips.iter().map(|ip| ip.address.addr()) {
         if seen.contains(&address) {
             let message = format!("its answer gives {address} twice");
-            return Err(against_contract(step, message)
-                .advise("an allocator takes one address per pool, each another one"));
+            return Err(against_contract(step, message).advise(
+                "an allocator must give a different address for each pool: repair or replace it",
+            ));
         }
         seen.push(address);
     }
@@ -331,11 +336,11 @@ fn refuse_address_of_selector(step: &Step, ips: &[String]) -> Result<()> {
     }
     let message =
         format!("a selector gave an address ({}), which no DEL would release", ips.join(", "));
-    Err(against_contract(step, message).advise("name an allocator ipam-da-…, not ipam-ds-…"))
+    Err(against_contract(step, message).advise("if it is an allocator, rename it to ipam-da-…"))
 }
 
 fn unanswered(ip: &IpConfig) -> Error {
-    let message = format!("no answer gives the static address {}", ip.address);
+    let message = format!("no delegate answered the static address {}", ip.address);
     Error::new(ErrorCode::UNSERVED, message)
 }
 

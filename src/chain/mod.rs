@@ -1,8 +1,8 @@
 //! The chain: an ordered list of delegates, run as one IPAM plugin.
 //!
 //! The chain knows processes, not addresses. It plans which delegates run, runs each with the
-//! result of the one before, undoes a failed ADD, and keeps a record of each attachment, so that a
-//! DEL releases what was taken whatever has happened to the configuration since.
+//! result of the one before, undoes a failed ADD, and keeps a record of each attachment. So a DEL
+//! releases everything that was taken, even if the configuration has changed.
 
 mod add;
 mod check;

@@ -20,7 +20,7 @@ use ipam_kit::delegate::selector_keys::CHAIN_KEYS;
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::read_trusted;
 
-/// What a host's file names as the last of a chain.
+/// The last delegate of a chain, as a file of the host names it.
 #[derive(Debug)]
 pub(crate) enum LastDelegate {
     Program {
@@ -34,7 +34,7 @@ pub(crate) enum LastDelegate {
 }
 
 impl HostProgram {
-    /// What takes the place of the chain's last delegate; `None` if the file is missing, or lacks the key.
+    /// Finds what replaces the chain's last delegate; `None` if the file is missing, or lacks the key.
     ///
     /// # Errors
     /// The file is not trusted or not a JSON object, or it does not name a program that can be last.
@@ -55,7 +55,7 @@ impl HostProgram {
                 let message =
                     format!("{} is the preset {name}, which would run itself", path.display());
                 Err(Error::config(key_path, message)
-                    .advise("name the program that is to give addresses"))
+                    .advise("name the program that gives the addresses"))
             }
             Some(preset) => Ok(Some(LastDelegate::Preset(preset))),
         }
@@ -85,7 +85,7 @@ impl HostProgram {
             .map_err(|error| error.with_code(ErrorCode::INVALID_CONFIG))?;
         let Some(value) = object.get(self.key) else { return Ok(None) };
         let found = program_named_by(value, environment).map_err(|why| {
-            Error::config(self.key_path(environment), format!("{} {why}", shown(value)))
+            Error::config(self.key_path(environment), format!("{why} {}", shown(value)))
                 .advise("name a program: an absolute path, or a command in PATH")
         })?;
         Ok(Some(found))
@@ -103,17 +103,17 @@ fn program_named_by(
     value: &Value,
     environment: &Environment,
 ) -> Result<(String, PathBuf), &'static str> {
-    let text = value.as_str().ok_or("is no text")?;
+    let text = value.as_str().ok_or("expected a text, found")?;
     if text.is_empty() || text.contains('/') && !text.starts_with('/') {
-        return Err("is neither an absolute path nor a command");
+        return Err("expected an absolute path or a command, found");
     }
     // An absolute path stays itself, whatever folder it is joined to.
     let folders = if text.starts_with('/') { vec!["/".into()] } else { path_folders(environment) };
-    let program = search(&folders, text.as_ref()).ok_or("is not there, or no executable file")?;
+    let program = search(&folders, text.as_ref()).ok_or("missing or not executable:")?;
     match program.file_name().and_then(|name| name.to_str()) {
-        Some(name) if is_selector(name) => Err("is a selector, which gives no address"),
+        Some(name) if is_selector(name) => Err("expected an allocator, found the selector"),
         Some(name) => Ok((name.to_owned(), program)),
-        None => Err("is no program"),
+        None => Err("expected a program, found"),
     }
 }
 
@@ -147,7 +147,7 @@ impl Step {
         is_standalone(self.source, &self.name)
     }
 
-    /// What a standalone program is run with: a section `ipam` without the keys of the chain.
+    /// The run of a standalone program: its section `ipam` lacks the keys of the chain.
     pub(super) fn standalone_run(&self, ipam: &Map<String, Value>, network: &Network) -> Run {
         let mut ipam = ipam.clone();
         ipam.retain(|key, _| !CHAIN_KEYS.contains(&key.as_str()));
@@ -238,16 +238,16 @@ mod tests {
     #[test]
     fn a_value_that_names_no_program_is_an_error_with_file_and_key() {
         for (value, why) in [
-            ("1", "conf: next: a number is no text"),
-            ("null", "conf: next: null is no text"),
-            (r#""""#, "conf: next: \"\" is neither"),
-            (r#""./a""#, "conf: next: \"./a\" is neither"),
-            (r#""HERE""#, " is not there"),
-            (r#""/""#, "conf: next: \"/\" is not there"),
-            (r#""HERE/b""#, "/b\" is not there, or no executable"),
-            (r#""c""#, "conf: next: \"c\" is not there"),
-            (r#""HERE/c""#, "/c\" is not there"),
-            (r#""ipam-ds-a""#, "\"ipam-ds-a\" is a selector"),
+            ("1", "conf: next: expected a text, found a number"),
+            ("null", "conf: next: expected a text, found null"),
+            (r#""""#, "conf: next: expected an absolute path or a command, found \"\""),
+            (r#""./a""#, "conf: next: expected an absolute path or a command, found \"./a\""),
+            (r#""HERE""#, "conf: next: missing or not executable: \"/"),
+            (r#""/""#, "conf: next: missing or not executable: \"/\""),
+            (r#""HERE/b""#, "/b\""),
+            (r#""c""#, "conf: next: missing or not executable: \"c\""),
+            (r#""HERE/c""#, "/c\""),
+            (r#""ipam-ds-a""#, "expected an allocator, found the selector \"ipam-ds-a\""),
         ] {
             let error = find(&format!(r#"{{"next": {value}}}"#)).unwrap_err();
             assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);

@@ -55,9 +55,9 @@ impl PatchedIpam {
         let (ours, foreign) = settings_for_ours(patch, &step.sets);
         if let (Some(key), Some(allocator)) = (foreign, &step.next_allocator) {
             let key = key.escape_debug();
-            let message = format!("{allocator} takes it from the network configuration alone");
+            let message = format!("{allocator} accepts it only from the network configuration");
             return Err(Error::config(format!("{PATH}{key}"), message).advise(format!(
-                "take it out of what {name} reads; or let {name} decide on it, by \
+                "remove it from what {name} reads; or allow {name} to set it, by \
                  {{\"type\": \"{name}\", \"sets\": [\"{key}\"]}} in ipam.delegates",
                 name = step.name
             )));
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(error.code(), ErrorCode::DELEGATE);
         assert_eq!(
             error.to_string(),
-            "ipam-ds-x: its answer sets ipam.etcd: ipam-da-etcd takes it from the network configuration alone"
+            "ipam-ds-x: its answer sets ipam.etcd: ipam-da-etcd accepts it only from the network configuration"
         );
         let (_, all) = merged(None, &[], patch.clone()).unwrap();
         assert_eq!(all["etcd"], json!({"endpoints": ["b"], "user": "u"}));

@@ -1,4 +1,4 @@
-//! What runs: the delegates of a call in order, each with what its entry says.
+//! The plan of a call: its delegates in order, each with the settings of its entry.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -13,7 +13,7 @@ use ipam_kit::cni::Environment;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
 
-/// What a plan is made from, beside the `ipam` section.
+/// The sources of a plan, beside the section `ipam`.
 #[derive(Clone, Debug)]
 pub(crate) struct Planner<'a> {
     pub presets: &'static [Preset],
@@ -75,7 +75,7 @@ impl Planner<'_> {
             return Ok(std::path::absolute(&file).unwrap_or(file));
         }
         if let Some(file) = search_not_executable(&self.path, name) {
-            return Err(Error::config("ipam.delegates", format!("{name} may not be run"))
+            return Err(Error::config("ipam.delegates", format!("{name} is not executable"))
                 .advise(format!("chmod +x {}", file.display())));
         }
         let folders: Vec<_> = self.path.iter().map(|p| p.display().to_string()).collect();
@@ -211,8 +211,8 @@ fn add_configured(
     for (name, value) in configured {
         let setting = fixed.entry(name).or_insert_with(|| value.clone());
         if setting != value {
-            let message = format!("{} sets it to {setting}", preset.name);
-            return Err(Error::config(format!("ipam.{key}.{name}"), message).advise("leave it out"));
+            let message = format!("the preset {} sets it to {setting}", preset.name);
+            return Err(Error::config(format!("ipam.{key}.{name}"), message).advise("remove it"));
         }
     }
     Ok(())

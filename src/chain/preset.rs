@@ -60,7 +60,7 @@ impl Preset {
         presets.iter().find(|preset| preset.name == name)
     }
 
-    /// Puts the settings of the chain that this `ipam` section chooses over it.
+    /// Applies the settings of the chain that this section `ipam` chooses.
     pub(crate) fn apply_settings(&self, ipam: &mut Map<String, Value>) {
         for (key, setting) in self.chain(ipam).into_iter().flat_map(PresetChain::settings) {
             match (ipam.get_mut(&key), setting) {
@@ -82,7 +82,7 @@ impl Preset {
 /// The error of our own program under a name that is not a preset's; `path` names the setting.
 pub(crate) fn unknown_preset(path: &str, name: &str, program: &Path) -> Error {
     let program = program.display();
-    Error::config(path, format!("{program} is ipam-delegated itself, under a name that is no preset"))
+    Error::config(path, format!("{program} is ipam-delegated itself, and its name is not a preset"))
         .advise(format!("install the real {name} there, or name another delegate; a replaced {name} is kept as {name}.orig"))
 }
 

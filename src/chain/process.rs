@@ -27,7 +27,7 @@ pub(crate) struct Process<'a> {
     pidfd: Option<OwnedFd>,
     /// Children that were there before: daemons of delegates that have ended well.
     spared: Vec<i32>,
-    /// What the processes of this call carry in their environment.
+    /// The mark of this call in the environment of its processes.
     mark: Mark,
     began: Instant,
     time: Duration,
@@ -37,7 +37,7 @@ pub(crate) struct Process<'a> {
     stderr: Option<PipeReader>,
 }
 
-/// What a process is started with.
+/// The program and the input of a process.
 pub(crate) struct ProcessSpec<'a> {
     pub program: &'a Path,
     pub arguments: &'a [&'a str],

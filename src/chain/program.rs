@@ -60,9 +60,9 @@ pub(crate) fn not_started(program: &Path, error: io::Error) -> Error {
         Some(Errno::MFILE | Errno::NFILE) => {
             "the limit of open files is reached: raise it (ulimit -n, fs.file-max)".to_owned()
         }
-        Some(Errno::NOMEM) => "memory is short: free some, or raise the caller's limit".to_owned(),
+        Some(Errno::NOMEM) => "out of memory: free some, or raise the caller's limit".to_owned(),
         Some(Errno::ACCESS) if may_be_run(program) => {
-            format!("its interpreter may not be run: look at the first line of {shown}")
+            format!("its interpreter is not executable: check the first line of {shown}")
         }
         Some(Errno::ACCESS) => {
             format!("chmod +x {shown}, or mount its file system without noexec")
@@ -75,14 +75,14 @@ pub(crate) fn not_started(program: &Path, error: io::Error) -> Error {
         },
         Some(Errno::NOENT) => "install it there".to_owned(),
         Some(Errno::NOEXEC) => {
-            "reinstall it, for this machine's architecture; a script begins with #!".to_owned()
+            "reinstall it for this machine's architecture; a script must begin with #!".to_owned()
         }
-        _ => "look at the program: rights, mount, architecture".to_owned(),
+        _ => "check the program's permissions, mount and architecture".to_owned(),
     };
     Error::io(format!("cannot start {shown}"), error).advise(advice)
 }
 
-/// What a script names after `#!`.
+/// The interpreter that a script names after `#!`.
 fn interpreter(program: &Path) -> Option<String> {
     let mut begin = Vec::new();
     File::open(program).ok()?.take(256).read_to_end(&mut begin).ok()?;

@@ -76,10 +76,10 @@ impl Query<'_> {
         match reason {
             KillReason::TimedOut => Error::new(
                 ErrorCode::TIMED_OUT,
-                format!("not done after {}, killed", show_duration(self.time)),
+                format!("timed out after {}, killed", show_duration(self.time)),
             ),
             KillReason::TooLong => {
-                Error::new(ErrorCode::DELEGATE, "it printed more than 64 MiB, killed")
+                Error::new(ErrorCode::DELEGATE, "printed more than 64 MiB, killed")
             }
         }
     }
@@ -99,6 +99,6 @@ impl Query<'_> {
     fn unanswered(&self, how: &str) -> Error {
         let verb = self.arguments.first().copied().unwrap_or_default();
         Error::new(ErrorCode::DELEGATE, format!("it does not answer {verb} in JSON{how}"))
-            .advise("it may be older than this program: install both from one build")
+            .advise("it may be older than ipam-delegated: install both from one release")
     }
 }

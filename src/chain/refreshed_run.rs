@@ -1,4 +1,4 @@
-//! A recorded delegate as it is run today: by the program that is installed now, with today's secrets and
+//! A recorded delegate as it is run again: by the installed program, with the present secrets and
 //! files if they are meant for its store.
 
 use std::path::PathBuf;
@@ -22,14 +22,14 @@ use super::store_access::{
 use ipam_kit::cni::Network;
 use ipam_kit::error::ErrorCode;
 
-/// A recorded delegate with today's secrets and files.
+/// A recorded delegate with present secrets and files.
 pub(crate) struct RefreshedRun {
     pub run: Run,
     /// Today's section `ipam` of an allocator, if that leads to the store in another way.
     pub present_ipam: Option<Map<String, Value>>,
     /// The servers of both, if they differ.
     changed_servers: Option<ChangedServers>,
-    /// A secret of today is not meant for the recorded servers.
+    /// The present secret is not meant for the recorded servers.
     is_secret_withheld: bool,
 }
 
@@ -41,9 +41,9 @@ impl RefreshedRun {
         };
         let code = failure.error.code();
         let why = if self.is_secret_withheld && code == ErrorCode::BACKEND {
-            "the recorded secret was used, for that of the configuration is meant for other servers"
+            "the recorded secret was used, since the present one is for other servers"
         } else if self.present_ipam.is_some() && code != ErrorCode::NOT_HELD {
-            "the configuration names other servers; they are used if they prove to lead to the recorded store"
+            "the configuration names other servers, which are used only if they prove to be the recorded store"
         } else {
             return failure;
         };
@@ -53,8 +53,9 @@ impl RefreshedRun {
     }
 }
 
-/// A recorded delegate as it is run today. What identifies its store is recorded. Secrets that are
-/// meant for its servers, and files that cannot be read any more, are the present configuration's.
+/// Takes secrets and files of the present configuration into a recorded run. The record identifies
+/// the store. Present secrets replace the recorded ones if they are meant for the recorded servers,
+/// and present files replace those that cannot be read.
 ///
 /// The secrets of a standalone program are of a selector's source, not of the configuration.
 pub(crate) fn refresh_run(session: &Session<'_>, run: &Run, network: &Network) -> RefreshedRun {
@@ -117,7 +118,7 @@ pub(crate) fn present_ipam(
 
 /// The entry of `ipam.delegates` that is the recorded delegate's; empty if it is not clear which.
 ///
-/// Several entries may have its name: it is the one whose other keys are those of the record.
+/// If several entries have its name, it is the one whose other keys equal the recorded ones.
 fn present_entry(
     session: &Session<'_>,
     run: &Run,

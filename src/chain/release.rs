@@ -21,10 +21,10 @@ pub(crate) struct NetworkAttachment<'a> {
     pub attachment: &'a Attachment,
 }
 
-/// A DEL that a delegate is owed.
+/// A DEL that is due to a delegate.
 pub(crate) struct Release<'a> {
     pub run: &'a Run,
-    /// What it said of its leases.
+    /// The leases that it named.
     pub leases: &'a [Value],
     /// Which of its leases the DEL is about.
     pub purpose: Purpose,

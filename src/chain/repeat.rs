@@ -18,7 +18,7 @@ use ipam_kit::presence::Presence;
 /// Repeats the DEL of one record that is due. Records that other calls work on are skipped.
 pub(crate) fn repeat_one_due(session: &Session<'_>, time: Duration) {
     let due = RepeatList::of(&session.state).due(now()).unwrap_or_else(|error| {
-        warn!("cannot read the list of unsure DELs: {error}");
+        warn!("cannot read the list of DELs to repeat: {error}");
         Vec::new()
     });
     for due in due {
@@ -64,7 +64,7 @@ fn repeat(session: &Session<'_>, due: &RepeatEntry, opened: Opened, deadline: De
         Ok(Coverage::AllButSuperseded) => {}
         Err(error) => {
             warn!(
-                "the DEL of {attachment} on {network} is still to be repeated: {}",
+                "the DEL of {attachment} on {network} failed and will be repeated: {}",
                 error.in_full()
             );
             mark_unsure(session, network, attachment, file);

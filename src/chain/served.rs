@@ -1,4 +1,4 @@
-//! Whether pools are served: by one delegate's answer, and by a whole chain.
+//! Checks that pools are served: by the answer of one delegate, and by a whole chain.
 
 use std::net::IpAddr;
 
@@ -32,14 +32,14 @@ pub(crate) fn compare_with_pools(
         let error = error.within(&step.name);
         if step.is_allocator() {
             return error.advise(
-                "an allocator gives one address for each pool, inside its ranges, and answers in pools those \
-                 that it did not serve: repair or replace it",
+                "an allocator must give one address inside each pool, and answer in pools those that it did \
+                 not serve: repair or replace it",
             );
         }
         let name = &step.name;
         // It finds the ranges of all pools in `ipam`.
         let error = if step.serves.is_some() {
-            error.advise("give its object the ranges of the pools that it serves, and no other")
+            error.advise("give its entry only the ranges of the pools that it serves")
         } else {
             error
         };
@@ -57,12 +57,12 @@ pub(crate) fn refuse_unknown_ranges(step: &Step, shown: &[&Value], given: &str) 
     let Some(pool) = unknown else { return Ok(()) };
     let name = &step.name;
     let message = format!(
-        "{name}: {} shows no ranges, so nothing says that {given} belongs to it",
+        "{name}: {} has no ranges, so {given} cannot be matched to it",
         describe_pool(pool)
     );
     let entry = format!(r#"{{"type": "{name}", "serves": [{}]}}"#, pool["name"]);
     let advice = if step.is_allocator() {
-        "an allocator answers in pools those that it did not serve, [] where it served all"
+        "an allocator must answer in pools those that it did not serve, [] if it served all"
             .to_owned()
     } else if step.serves.as_ref().is_some_and(|names| names.len() > 1) {
         format!(
@@ -70,7 +70,7 @@ pub(crate) fn refuse_unknown_ranges(step: &Step, shown: &[&Value], given: &str) 
         )
     } else {
         format!(
-            "if {name} has ranges of its own, which are this pool's, write {entry} with them in ipam.delegates; else give the pool ranges"
+            "if {name} has its own ranges for this pool, write {entry} with them in ipam.delegates; else give the pool ranges"
         )
     };
     Err(Error::new(ErrorCode::UNSERVED, message).advise(advice))
@@ -82,10 +82,8 @@ pub(crate) fn refuse_without_allocator(steps: &[Step]) -> Result<()> {
         return Ok(());
     }
     let names: Vec<&str> = steps.iter().map(|step| &*step.name).collect();
-    let message = format!(
-        "ipam.delegates names selectors alone ({}), so that every ADD fails",
-        names.join(", ")
-    );
+    let message =
+        format!("ipam.delegates names only selectors ({}), so every ADD fails", names.join(", "));
     Err(Error::new(ErrorCode::UNSERVED, message)
         .advise("add an allocator (ipam-da-…, or a plugin such as host-local)"))
 }
@@ -108,7 +106,7 @@ pub(crate) fn refuse_repeated_allocator(steps: &[Step]) -> Result<()> {
         if others.any(|other| other.name == step.name && other.overrides == step.overrides) {
             let message = format!("names {} twice, and the first serves every pool", step.name);
             return Err(Error::config("ipam.delegates", message)
-                .advise("remove one, or name in serves of each which pools it serves"));
+                .advise("remove one, or name the pools of each in its serves"));
         }
         before.push(step);
     }
@@ -184,6 +182,6 @@ fn describe_range(range: &Value) -> String {
     match (start, end, subnet) {
         (Some(start), Some(end), _) => format!("{start}-{end}"),
         (_, _, Some(subnet)) => subnet.to_owned(),
-        _ => range.to_string(),
+        _ => "without a subnet".to_owned(),
     }
 }

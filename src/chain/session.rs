@@ -1,4 +1,4 @@
-//! What the verbs of the chain share: one call, with its state folder, its node and what plans its chain.
+//! One call of the chain, as its verbs share it: its state folder, its node and its planner.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -44,7 +44,7 @@ impl<'a> Session<'a> {
                 "ipam.delegates",
                 format!("{own} was run by the chain of {outer}, but {own} is ipam-delegated; the replaced {own} was kept as {own}.orig"),
             )
-            .advise(format!("name {own}.orig, or an allocator of ours, in ipam.delegates")));
+            .advise(format!("name {own}.orig or an allocator ipam-da-… in ipam.delegates")));
         }
         adopt_orphans();
         let state = request.state_dir()?;
@@ -99,7 +99,7 @@ impl<'a> Session<'a> {
         timeout.and_then(parse_duration).unwrap_or(Deadline::DEFAULT)
     }
 
-    /// The runtime's previous result, without what the chain alone tells delegates.
+    /// The runtime's previous result, without the members that only the chain sets.
     pub(crate) fn prev_result(&self) -> Result<Option<IpamResult>> {
         let mut prev_result = self.request.network.prev_result()?;
         prev_result.iter_mut().for_each(DelegateInput::strip);
@@ -114,13 +114,13 @@ impl<'a> Session<'a> {
         Ok(self.state.record(self.request.network.name(), self.attachment()?))
     }
 
-    /// Fails for an attachment without a record where the host-wide settings are broken: they may name
-    /// another state folder, so that nothing proves that there is none.
+    /// Fails for an attachment without a record if the host-wide settings are broken: they may name
+    /// another state folder, which may have a record.
     pub(crate) fn refuse_unproved_absence(&self) -> Result<()> {
         let root = self.state.root().display();
         let attachment = self.attachment()?;
         let what =
-            format!("no state folder is known but {root}, which has no record of {attachment}");
+            format!("the only known state folder is {root}, which has no record of {attachment}");
         self.request.settings.refuse_fault(&what)
     }
 

@@ -1,4 +1,4 @@
-//! The release of all that a record says is held, and what becomes of the record then.
+//! The release of all leases in a record, and the removal of the record.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(crate) struct RecordRelease<'a> {
     pub deadline: Deadline,
 }
 
-/// What failed.
+/// The failures of a release.
 #[derive(Default)]
 pub(crate) struct ReleaseFailures {
     pub errors: Vec<Error>,
@@ -63,19 +63,19 @@ impl RecordRelease<'_> {
         let left = self.release_all(&superseded, deadline);
         for error in &left {
             warn!(
-                "GC and reap repeat the release in a store that reassert has left: {}",
+                "GC and reap repeat the release in a store that reassert replaced: {}",
                 error.in_full()
             );
         }
         let NetworkAttachment { network, attachment } = self.target;
         Error::join(errors).map_err(|error| error.advise(format!(
-            "the runtime repeats DEL; if the store is gone for ever: ipam-delegated forget {} {} {} --yes",
+            "the runtime repeats DEL; if the store is permanently lost: ipam-delegated forget {} {} {} --yes",
             network.name(), attachment.container, attachment.ifname
         )))?;
         Ok(if left.is_empty() { Coverage::All } else { Coverage::AllButSuperseded })
     }
 
-    /// The DELs that are owed by the record, of which only some are meant.
+    /// The DELs that are due by the record, as far as they are meant.
     fn releases(&self, is_meant: impl Fn(&Release<'_>) -> bool) -> Vec<Release<'_>> {
         let mut releases = Vec::new();
         for run in self.record.runs() {
@@ -139,7 +139,7 @@ pub(crate) fn recorded_result(record: &Record) -> Result<IpamResult> {
     }
 }
 
-/// Removes a record whose leases are released, or keeps it where its DEL is to be repeated.
+/// Removes a record whose leases are released, or keeps it if another DEL is due.
 pub(crate) fn settle(
     session: &Session<'_>,
     target: NetworkAttachment<'_>,
@@ -163,7 +163,7 @@ pub(crate) fn settle(
             && let Err(error) =
                 file.append(&Event::Released(Released { time, due: time, ..Released::default() }))
         {
-            warn!("cannot note what reap is to release: {}", error.in_full());
+            warn!("cannot record what reap has to release: {}", error.in_full());
         }
         return;
     }
@@ -173,7 +173,7 @@ pub(crate) fn settle(
     }
 }
 
-/// Keeps a record whose leases are released, for a claim may still commit: its DEL is to be repeated.
+/// Keeps a record whose leases are released and plans another DEL: a claim may still commit.
 pub(crate) fn mark_unsure(
     session: &Session<'_>,
     network: &NetworkName,
@@ -190,7 +190,7 @@ pub(crate) fn mark_unsure(
     });
     if let Err(error) = marked {
         // DEL needs no disk space: what may still commit is then GC's case.
-        warn!("cannot note that the DEL of {attachment} is to be repeated: {}", error.in_full());
+        warn!("cannot record that the DEL of {attachment} will be repeated: {}", error.in_full());
         remove(file);
     }
 }

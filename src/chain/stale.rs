@@ -21,7 +21,7 @@ pub(crate) struct ReleaseRound {
     untried: usize,
 }
 
-/// What became of one stale record.
+/// The outcome for one stale record.
 pub(crate) enum Tried {
     Released,
     /// It was not tried, for this reason, and stays for the next time.
@@ -32,7 +32,7 @@ pub(crate) enum Tried {
 const FLOOR: Duration = Duration::from_secs(1);
 
 const UNREACHABLE: &str = "its store did not answer for an earlier record";
-const TIME_IS_OVER: &str = "the time is over";
+const TIME_IS_OVER: &str = "deadline exceeded";
 
 impl ReleaseRound {
     /// Records to be released in this time, from now on.
@@ -87,12 +87,12 @@ impl ReleaseRound {
     pub(crate) fn left(&self) -> Option<Error> {
         let left = self.untried + self.failed;
         let all = left + self.released;
-        let message = format!("{left} of {all} stale records are left for the next time");
+        let message = format!("{left} of {all} stale records are left for the next run");
         (self.untried > 0).then(|| Error::new(ErrorCode::TRY_AGAIN, message))
     }
 }
 
-/// Puts first what was changed, or tried in vain, the longest time ago.
+/// Sorts by the time of the last change or failed try, the oldest first.
 pub(crate) fn sort_oldest_first<T>(all: &mut [T], path: impl Fn(&T) -> PathBuf) {
     all.sort_by_cached_key(|item| {
         let changed = path(item).metadata().and_then(|file| file.modified());

@@ -1,5 +1,5 @@
-//! How a section `ipam` leads to a store: the servers, and the files that a client of them reads. What
-//! identifies a store is the record's; the way to it may be the present configuration's.
+//! How a section `ipam` leads to a store: the servers, and the files that their client reads. A record
+//! identifies the store; the present configuration may give another way to it.
 
 use std::path::Path;
 
@@ -160,7 +160,7 @@ fn is_lost_file(key: &str, recorded: &Value, present: Option<&Value>) -> bool {
     present.is_some_and(|present| present != recorded) && Path::new(file).metadata().is_err()
 }
 
-/// The paths, as in `ipam.store.servers`, whose servers or files differ by now.
+/// The paths, as in `ipam.store.servers`, whose servers or files differ.
 pub(crate) fn changed_paths(
     recorded: &Map<String, Value>,
     present: &Map<String, Value>,

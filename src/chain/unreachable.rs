@@ -31,8 +31,9 @@ impl UnreachableStores {
         match self.code_of(run) {
             None | Some(ErrorCode::TIMED_OUT) => Ok(()),
             Some(code) => {
-                let message = format!("{}: GC is left for the next time", run.delegate);
-                Err(Error::new(code, message).advise("its store did not answer a DEL of this GC"))
+                let message = format!("{}: GC was skipped", run.delegate);
+                Err(Error::new(code, message)
+                    .advise("its store did not answer a DEL; the next GC asks it again"))
             }
         }
     }

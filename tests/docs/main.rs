@@ -12,7 +12,7 @@ use ipam_delegated::chain::Preset;
 use ipam_kit::ErrorCode;
 
 /// The folders of which every source file is drawn, each with the page that draws them.
-const DRAWN: [(&str, &str); 8] = [
+const DRAWN: [(&str, &str); 9] = [
     ("crates/cli/src", "crates/cli/src/lib.rs"),
     ("crates/kit/src", "crates/kit/DESIGN.md"),
     ("crates/kit/src/allocate", "crates/kit/DESIGN.md"),
@@ -21,6 +21,7 @@ const DRAWN: [(&str, &str); 8] = [
     ("crates/suites/src", "crates/suites/src/lib.rs"),
     ("src", "ARCHITECTURE.md"),
     ("src/chain", "src/chain/DESIGN.md"),
+    ("src/chain/record", "src/chain/record/DESIGN.md"),
 ];
 
 fn root() -> &'static Path {
@@ -147,8 +148,16 @@ fn every_source_file_is_in_its_drawing() {
 fn documents() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![root().to_owned()];
-    let named =
-        ["benches", "delegates", "docs", "docs/moving", "examples", "src/chain", "src/operator"];
+    let named = [
+        "benches",
+        "delegates",
+        "docs",
+        "docs/moving",
+        "examples",
+        "src/chain",
+        "src/chain/record",
+        "src/operator",
+    ];
     folders.extend(named.map(|name| root().join(name)));
     for parent in ["crates", "delegates"] {
         let packages = fs::read_dir(root().join(parent)).unwrap();

@@ -112,7 +112,7 @@ fn answers_against_the_contract_name_what_is_wrong() {
         ("a", json!({"pools": [1]}), "pools are no array"),
         ("a", json!({"leases": {}}), "leases are no array"),
         ("a", json!({"ipam": []}), "ipam is no object"),
-        ("a", json!({"ipam": {"x": 1}}), "only a selector's may"),
+        ("a", json!({"ipam": {"x": 1}}), "only a selector may do that"),
         ("ipam-ds-x", json!({"ipam": {"type": "x"}}), "ipam.type"),
         ("ipam-ds-x", json!({"ipam": {"stateDir": null}}), "ipam.stateDir"),
         ("ipam-ds-x", json!({"ipam": {"dataDir": "/etc"}}), "ipam.dataDir"),
@@ -163,11 +163,14 @@ fn an_allocator_answers_static_addresses_beside_one_for_each_pool() {
     let result = chain(&[selector(), allocator(&["10.0.0.2/24", "10.0.0.9/24"])]).unwrap();
     assert_eq!((ips(&result).len(), result.extra.len()), (2, 0));
     for (answer, part) in [
-        (allocator(&["10.0.0.2/24"]), "ipam-da-x: no answer gives the static address 10.0.0.9/24"),
+        (
+            allocator(&["10.0.0.2/24"]),
+            "ipam-da-x: no delegate answered the static address 10.0.0.9/24",
+        ),
         (allocator(&["10.0.0.9/24"]), "no address for the pool"),
         (
             (step("host-local"), json!({"ips": [{"address": "10.0.0.2/24"}]})),
-            "no answer gives the static address 10.0.0.9/24",
+            "no delegate answered the static address 10.0.0.9/24",
         ),
     ] {
         let error = chain(&[selector(), answer]).unwrap_err();

@@ -54,7 +54,7 @@ fn bad_lists_name_their_path() {
     for (delegates, start) in [
         (json!(null), "ipam.delegates: expected an array"),
         (json!("a"), "ipam.delegates: expected an array"),
-        (json!([]), "ipam.delegates: no delegate"),
+        (json!([]), "ipam.delegates: expected at least one delegate"),
         (json!(["a", 1]), "ipam.delegates[1]: expected a delegate's name"),
         (json!([{"serves": ["x"]}]), "ipam.delegates[0].type: "),
         (json!([{"type": "a", "timeout": 10}]), "ipam.delegates[0].timeout: "),
@@ -111,7 +111,7 @@ fn configured_members_join_a_presets_section_and_must_not_contradict_it() {
     assert_eq!(joined.steps[1].overrides["store"], json!({"timeout": "1s", "kind": "old"}));
     let error = plan(json!({"kind": "new"})).unwrap_err();
     assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
-    assert_eq!(error.to_string(), "ipam.store.kind: old sets it to \"old\"");
+    assert_eq!(error.to_string(), "ipam.store.kind: the preset old sets it to \"old\"");
 }
 
 #[test]

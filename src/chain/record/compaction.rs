@@ -5,16 +5,15 @@ use serde_json::Map;
 use super::event::{Event, Failed, Granted, Held};
 use super::{AddOutcome, AttemptState, DelegateRun, Record};
 
-/// What attempts have in common that a compaction makes one of. The same DEL released all that was
-/// released.
+/// The common end of the attempts that a compaction merges. One DEL released all released ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// The last one whose end is not told; there is one at most.
+    /// The last one without a recorded end; there is one at most.
     Open,
     Failed {
         unsure: bool,
     },
-    /// What it gave was released, or a later ADD gave something else.
+    /// Its addresses were released, or a later ADD gave others.
     Superseded,
     /// The ADD that is in effect; there is one at most.
     Held,

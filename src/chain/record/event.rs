@@ -9,7 +9,7 @@ use super::failure::FailureReason;
 use super::workload::Workload;
 use ipam_kit::host::parse_duration;
 
-/// The time as events tell it: milliseconds since 1970.
+/// The time of an event, in milliseconds since 1970.
 pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
@@ -28,7 +28,7 @@ pub(crate) enum Event {
     Failed(Failed, LastRun),
     /// A DEL released everything, but a claim may still commit.
     Released(Released),
-    /// An operator has forgotten it: its DEL is to release nothing. It has no member but those of newer
+    /// An operator has forgotten it: its DEL releases nothing. Its members are all of newer
     /// programs.
     Forgotten(Map<String, Value>),
     /// An event of a newer program: its line, without the newline.
@@ -89,7 +89,7 @@ pub(crate) struct Run {
     /// Where that program is found again.
     #[serde(rename = "fixed", default, skip_serializing_if = "ProgramSource::is_cni_path")]
     pub source: ProgramSource,
-    /// What `ipam` says of the store is the network configuration's: selectors chose addresses alone.
+    /// The network configuration names the store in `ipam`: selectors chose only addresses.
     #[serde(rename = "configured", default, skip_serializing_if = "Not::not")]
     pub store_is_configured: bool,
     /// Members of newer programs.
@@ -107,7 +107,7 @@ pub(crate) struct Held {
     pub extra: Map<String, Value>,
 }
 
-/// What one delegate gave.
+/// The addresses and leases that one delegate gave.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Granted {
@@ -140,7 +140,7 @@ pub(crate) struct Failed {
     pub extra: Map<String, Value>,
 }
 
-/// What the delegate that a failed ADD announced last may hold.
+/// How much the delegate that a failed ADD announced last may hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LastRun {
     /// It may hold a lease.
@@ -157,7 +157,7 @@ pub(crate) enum LastRun {
 #[serde(tag = "event", rename = "released", rename_all = "camelCase")]
 pub(crate) struct Released {
     pub time: u64,
-    /// When its DEL is to be repeated, in milliseconds since 1970.
+    /// When its DEL is due once more, in milliseconds since 1970.
     pub due: u64,
     /// Members of newer programs.
     #[serde(flatten)]
@@ -175,7 +175,7 @@ impl Failed {
 }
 
 impl Released {
-    /// Whether its DEL is to be repeated now.
+    /// Whether its DEL is due once more at `now`.
     pub(crate) fn is_due(&self, now: u64) -> bool {
         is_due(self.due, now)
     }
@@ -193,7 +193,7 @@ impl Run {
         parse_duration(self.ipam.get("timeout")?.as_str()?)
     }
 
-    /// Whether one DEL serves both: all is the same but the place of a program that is found by its name.
+    /// Whether one DEL serves both: they differ at most in the path of a program found by name.
     pub(crate) fn owes_the_same(&self, other: &Self) -> bool {
         let mut other = other.clone();
         if self.source.is_cni_path() {

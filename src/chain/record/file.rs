@@ -210,7 +210,9 @@ impl RecordFile {
             match self.compact(&record) {
                 Ok(compacted) => self = compacted,
                 // It can still be read, and the next append reports a full disk.
-                Err(error) => debug!("{} stays long: {error}", self.path.display()),
+                Err(error) => {
+                    debug!("cannot compact the attachment record {}: {error}", self.path.display())
+                }
             }
         }
         Opened { file: self, record, made_folder }
@@ -226,8 +228,8 @@ impl RecordFile {
             )
             .caused_by(error)
             .advise(match error_kind {
-                ErrorKind::NotFound => "leave the state folder alone while calls run",
-                _ => "make room in the state folder",
+                ErrorKind::NotFound => "do not remove files of the state folder while calls run",
+                _ => "free space in the state folder",
             })
         })
     }
@@ -251,7 +253,7 @@ impl RecordFile {
         if self.file.metadata()?.nlink() > 0 {
             return Ok(());
         }
-        Err(io::Error::new(ErrorKind::NotFound, "somebody has removed it"))
+        Err(io::Error::new(ErrorKind::NotFound, "the file was removed"))
     }
 
     /// Removes the record: the attachment holds nothing any more.
@@ -282,7 +284,7 @@ impl RecordFile {
     /// Makes this record the last in GC's order, so that one that always fails holds up no other.
     pub(crate) fn put_last(&self) {
         if let Err(error) = self.file.set_modified(SystemTime::now()) {
-            debug!("{} stays where it is in the order: {error}", self.path.display());
+            debug!("cannot put the attachment record {} last: {error}", self.path.display());
         }
     }
 
@@ -305,7 +307,7 @@ impl RecordFile {
         let aside = beside(&self.path, &format!("{SET_ASIDE}{}", now()));
         fs::rename(&self.path, &aside)?;
         warn!(
-            "the attachment record {} cannot be read ({reason}): kept as {}; what it held is not known",
+            "the attachment record {} cannot be read ({reason}): moved to {}; what it held is unknown",
             self.path.display(),
             aside.display()
         );

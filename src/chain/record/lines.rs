@@ -75,7 +75,7 @@ fn read(line: &[u8], mut members: Map<String, Value>) -> serde_json::Result<Even
         "failed" => from_value::<FailedLine>(members)?.into(),
         "released" => Event::Released(from_value(members)?),
         "forgotten" => Event::Forgotten(from_value(members)?),
-        "" => return Err(serde::de::Error::custom("no event is named")),
+        "" => return Err(serde::de::Error::custom("missing event")),
         _ => Event::Unknown(String::from_utf8_lossy(line).into_owned()),
     })
 }

@@ -24,17 +24,20 @@ pub(crate) fn attachments(folder: &Path) -> Result<Vec<Attachment>> {
                 (Ok(container), Ok(ifname)) => {
                     found.push(Attachment { container, ifname, netns: String::new() });
                 }
-                _ => warn!("{} is no attachment record", folder.join(&ifname).display()),
+                _ => warn!(
+                    "ignores {}: expected an attachment record",
+                    folder.join(&ifname).display()
+                ),
             }
         }
     }
     Ok(found)
 }
 
-/// A record that could not be read: what its attachment held is not known.
+/// An unreadable record: what its attachment held is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SetAside {
-    /// Whose record it was, without a network namespace.
+    /// The attachment of the record, without a network namespace.
     pub attachment: Attachment,
     /// The file that keeps it.
     pub path: PathBuf,
@@ -74,7 +77,7 @@ pub(crate) fn set_aside_of(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(names.into_iter().map(|name| folder.join(name)).collect())
 }
 
-/// What follows the interface in the name of a record that was set aside; a time follows it.
+/// The part of the name of a record set aside, between the interface and a time.
 pub(crate) const SET_ASIDE: &str = ":unreadable-";
 
 /// Whether a file name in a container's folder is an interface name: what is set aside or half
@@ -87,7 +90,7 @@ pub(crate) fn is_record_name(name: &str) -> bool {
 fn names_in(folder: &Path) -> Result<Vec<String>> {
     match entries(folder) {
         Err(error) if error.kind() == ErrorKind::NotADirectory => {
-            warn!("{} is not a folder of attachment records", folder.display());
+            warn!("ignores {}: expected a folder of attachment records", folder.display());
             Ok(Vec::new())
         }
         found => empty_if_absent(folder, found),
@@ -108,7 +111,7 @@ fn empty_if_absent(folder: &Path, found: io::Result<Vec<String>>) -> Result<Vec<
         found => found.map_err(|error| {
             let message = format!("cannot list {}", folder.display());
             let error = Error::new(ErrorCode::RECORD, message).caused_by(error);
-            error.advise("look at the state folder: rights, space, mount")
+            error.advise("check the permissions and the mount of the state folder")
         }),
     }
 }
@@ -119,7 +122,7 @@ fn entries(folder: &Path) -> io::Result<Vec<String>> {
         match entry?.file_name().into_string() {
             Ok(name) => names.push(name),
             // The names of networks, containers and interfaces are ASCII.
-            Err(name) => warn!("{} is not ours", folder.join(name).display()),
+            Err(name) => warn!("ignores {}: expected an ASCII name", folder.join(name).display()),
         }
     }
     names.sort_unstable();

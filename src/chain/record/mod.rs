@@ -1,4 +1,4 @@
-//! The attachment record: what this node knows of an attachment's ADD.
+//! The attachment record: the ADDs of an attachment, as this node knows them.
 //!
 //! One small file per attachment, one JSON line per event, only ever appended to. The lines are
 //! written before what they announce happens, so whatever a kill leaves behind, the record names
@@ -37,7 +37,7 @@ pub(crate) struct Record {
     unknown: Vec<String>,
 }
 
-/// One ADD and what became of it.
+/// One ADD and its outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AttemptState {
     pub header: AttemptHeader,
@@ -46,11 +46,11 @@ pub(crate) struct AttemptState {
     pub outcome: AddOutcome,
     /// The DEL that released it, while its repetition is due.
     pub released: Option<Released>,
-    /// Lines of a newer program that follow it: what they say is not known.
+    /// Lines of a newer program that follow it.
     unknown: Vec<String>,
 }
 
-/// A delegate that was announced, and what it gave.
+/// A delegate that was announced, with its grant.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DelegateRun {
     pub run: Run,
@@ -76,7 +76,7 @@ impl AttemptState {
         }
     }
 
-    /// What its delegates gave, in order.
+    /// The grants of its delegates, in order.
     pub(crate) fn grants(&self) -> impl Iterator<Item = &Granted> {
         self.runs.iter().filter_map(|ran| ran.granted.as_ref())
     }
@@ -143,7 +143,7 @@ impl AttemptState {
 /// How an ADD ended.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum AddOutcome {
-    /// Not told: it runs, or was killed.
+    /// No end is recorded: it runs, or was killed.
     Open,
     Held(Held),
     Failed(Failed),
@@ -160,7 +160,7 @@ impl AddOutcome {
     }
 }
 
-/// What a record amounts to, in one word, for people.
+/// The state of an attachment by its record, in one word for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Empty,
@@ -170,9 +170,9 @@ pub(crate) enum State {
     Unfinished,
     /// Every ADD failed.
     Failed,
-    /// Released, to be released once more.
+    /// Released, with another DEL due.
     Unsure,
-    /// Its next DEL is to release nothing.
+    /// Its next DEL releases nothing.
     Forgotten,
 }
 
@@ -286,7 +286,7 @@ impl Record {
             && !since.iter().any(|attempt| attempt.reached(run))
     }
 
-    /// What the delegate last said of the leases it holds for this run.
+    /// The leases that the delegate last named for this run.
     pub(crate) fn leases(&self, run: &Run) -> &[Value] {
         let Some((attempt, _)) = self.held() else {
             return &[];

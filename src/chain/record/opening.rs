@@ -11,7 +11,7 @@ use super::lines::FORMAT;
 use ipam_kit::error::{Error, ErrorCode};
 use ipam_kit::host::{make_private_folder, open_own};
 
-/// How a record is opened that is to be written.
+/// The flags that open a record for writing.
 pub(super) const APPEND: OFlags = OFlags::RDWR.union(OFlags::APPEND);
 
 /// The record for appending, made where it is missing; whether its folder was made, too.
@@ -31,7 +31,7 @@ pub(super) fn make_file(path: &Path) -> io::Result<(File, bool)> {
             Ok(file) => return Ok((inherited(&file)?, made)),
         }
     }
-    Err(io::Error::new(ErrorKind::NotFound, "its folder vanishes as often as it is made"))
+    Err(io::Error::new(ErrorKind::NotFound, "its folder keeps being removed"))
 }
 
 /// An existing record.
@@ -84,13 +84,13 @@ impl OpenError {
             Self::Busy => {
                 let message = format!("another call holds the attachment record {path}");
                 Error::new(ErrorCode::TRY_AGAIN, message).advise(
-                    "the runtime calls again; if it stays, look for a delegate that hangs (fuser shows it)",
+                    "the runtime calls again; if the error stays, look for a delegate that hangs (fuser shows it)",
                 )
             }
             Self::Opening(error) => {
                 let advice = match error.kind() {
                     ErrorKind::InvalidFilename => {
-                        "a container id or network name may have 255 bytes"
+                        "shorten the container id or network name to 255 bytes"
                     }
                     _ => "the state folder must be writable by root and not full",
                 };
@@ -101,15 +101,15 @@ impl OpenError {
                 let message = format!("cannot read the attachment record {path}");
                 Error::new(ErrorCode::RECORD, message)
                     .caused_by(error)
-                    .advise("look at the disk of the state folder; the record stays as it is")
+                    .advise("check the disk of the state folder; the record is unchanged")
             }
             Self::Newer(format) => {
                 let version = env!("CARGO_PKG_VERSION");
                 let message = format!(
-                    "the attachment record {path} has format {format}, and ipam-delegated {version} reads no format above {FORMAT}"
+                    "the attachment record {path} has format {format}, and ipam-delegated {version} reads formats up to {FORMAT}"
                 );
                 Error::new(ErrorCode::RECORD, message).advise(
-                    "upgrade ipam-delegated to the version that wrote the record, or a newer one; the record stays as it is",
+                    "upgrade ipam-delegated to the version that wrote the record, or a newer one; the record is unchanged",
                 )
             }
         }

@@ -6,7 +6,7 @@ use super::event::is_due;
 use ipam_kit::cni::{Attachment, ContainerId, IfName, NetworkName};
 use ipam_kit::host::{StateDir, make_private_folder};
 
-/// The list of records whose DEL is to be repeated, the folder `unsure`. Each entry is a link: its name
+/// The list of records with another DEL due, the folder `unsure`. Each entry is a link: its name
 /// begins with the time when it is due, its target names the record.
 ///
 /// The list is nearly always empty, and only a hint: the record itself says when its DEL is due.

@@ -361,7 +361,8 @@ fn an_annotation_sends_nothing_of_roots_to_a_server_of_its_author() {
         assert!(!printed.contains("topsecret"), "{printed}");
         let (code, error) = outcome.failure();
         assert_eq!(code, 110, "{error}");
-        let said = format!("{SELECTOR}: its answer sets ipam.{key}: {allocator} takes it from ");
+        let said =
+            format!("{SELECTOR}: its answer sets ipam.{key}: {allocator} accepts it only from ");
         assert!(error.starts_with(&said), "{error}");
         site.call_with("DEL", "c1", &network);
         assert!(listener.accept().is_err(), "{allocator} connected");

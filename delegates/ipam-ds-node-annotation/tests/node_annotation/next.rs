@@ -128,7 +128,8 @@ fn another_host_local_of_cni_path_is_not_the_one() {
     site.world.full("host-local");
     let (code, error) = site.call("ADD", "c1").failure();
     assert_eq!(code, 7, "{error}");
-    let said = format!("{}: nextipam: \"host-local\" is not there", crate::common::CONF);
+    let said =
+        format!("{}: nextipam: missing or not executable: \"host-local\"", crate::common::CONF);
     assert!(error.starts_with(&said), "{error}");
     names(&site, real(&site));
     site.call("ADD", "c1").success();

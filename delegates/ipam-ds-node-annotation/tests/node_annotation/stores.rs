@@ -39,7 +39,8 @@ fn the_networks_store_serves_the_addresses_of_the_annotation() {
         site.annotate(&format!(r#"{RANGES}, etcd: {{endpoints: ["127.0.0.1:1"]}}"#));
         let (code, error) = site.call_with("ADD", "c2", &network).failure();
         assert_eq!(code, 110, "{error}");
-        let said = format!("{SELECTOR}: its answer sets ipam.etcd: ipam-da-etcd takes it from ");
+        let said =
+            format!("{SELECTOR}: its answer sets ipam.etcd: ipam-da-etcd accepts it only from ");
         assert!(error.starts_with(&said), "{error}");
         site.call_with("DEL", "c1", &network).success();
         site.annotate(RANGES);

@@ -131,9 +131,9 @@ fn every_event_is_one_line_that_is_read_back() {
 fn a_line_that_is_no_event_says_why() {
     for (line, why) in [
         ("[]", "invalid type: sequence, expected a map"),
-        ("{}", "no event is named"),
-        (r#"{"event":1}"#, "no event is named"),
-        (r#"{"event":""}"#, "no event is named"),
+        ("{}", "missing event"),
+        (r#"{"event":1}"#, "missing event"),
+        (r#"{"event":""}"#, "missing event"),
         (r#"{"event":"released","time":1}"#, "missing field `due`"),
         (r#"{"event":"held","time":1,"gave":[]}"#, "missing field `result`"),
         (
