@@ -35,7 +35,7 @@ else
     built=$root/bin work=$root/quickstart
     echo "This runs two seconds. It leaves the folder $work and nothing else."
 fi
-rm -rf "$work"
+rm -rf "$work" || fail "cannot remove $work, which an earlier run as another user made"
 mkdir -p "$work/bin"
 cp "$built"/ipam-delegated "$built"/ipam-ds-static "$built"/ipam-da-local "$work/bin/"
 
