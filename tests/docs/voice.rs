@@ -79,7 +79,6 @@ const NOT_YET: &[&str] = &[
     "docs/moving/kube-node.md",
     "docs/moving/node-annotation.md",
     "examples/ipam-ds-rack.rs",
-    "examples/own-preset.rs",
 ];
 
 /// Sources whose rustdoc is not reworded yet.
@@ -93,7 +92,6 @@ const RUSTDOC_NOT_YET: &[&str] = &[
     "delegates/ipam-ds-nomad",
     "delegates/ipam-ds-static",
     "examples/ipam-ds-rack.rs",
-    "examples/own-preset.rs",
 ];
 
 fn is_in(path: &str, list: &[&str]) -> bool {
