@@ -22,7 +22,8 @@ pub(super) struct About {
 }
 
 impl About {
-    /// Asks a selector or an allocator. A standard plugin is never asked: its keys are in the table.
+    /// Asks a selector or an allocator. A standard plugin is never asked: its keys are in the
+    /// table.
     pub(super) fn of(session: &Session<'_>, step: &Step) -> Self {
         if step.is_standalone() {
             // It gets another section ipam.

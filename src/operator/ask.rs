@@ -47,7 +47,7 @@ pub(crate) struct NodeRecords {
 /// Asks each allocator of the typed network; warnings and failures go to `printed`.
 ///
 /// # Errors
-/// No allocator of the network can be asked.
+/// Error 110: no allocator of the network can be asked.
 pub(crate) fn ask(
     operator: &Operator,
     arguments: &[&str],
@@ -156,8 +156,8 @@ impl AllocatorLease {
         Some(best)
     }
 
-    /// Lists the paths of the records that may name it; empty for a lease of another node, or without
-    /// an owner.
+    /// Lists the paths of the records that may name it; empty for a lease of another node or
+    /// without an owner.
     ///
     /// # Errors
     /// The records could not be listed.

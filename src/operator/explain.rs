@@ -93,8 +93,8 @@ fn push_section(head: &str, without: &str, text: &mut String, lines: impl FnOnce
     text.push_str(&below);
 }
 
-/// Adds the pools, static addresses and settings of an input that differ from the one before it; `null`
-/// for a removed setting.
+/// Adds the pools, static addresses and settings of an input that differ from the one before it;
+/// `null` for a removed setting.
 fn push_arrivals(before: &Value, input: &Value, text: &mut String) {
     for key in ["pools", "static"] {
         let after = &input["prevResult"][key];
@@ -106,15 +106,15 @@ fn push_arrivals(before: &Value, input: &Value, text: &mut String) {
     all.extend(input["ipam"].as_object().cloned().unwrap_or_default());
     for key in all.keys() {
         let after = &input["ipam"][key];
-        // Each gets its own name as the type, and the list is what this report is about.
+        // `type` is the delegate's name, and this report shows the list.
         if !matches!(key.as_str(), "type" | "delegates") && *after != before["ipam"][key] {
             push_setting(text, &format!("ipam.{key}"), after);
         }
     }
 }
 
-/// Adds the pools, routes, dns and settings of a selector's answer that differ from its input, and the
-/// settings that it only remembers.
+/// Adds the pools, routes, dns and settings of a selector's answer that differ from its input, and
+/// the settings that it only remembers.
 fn push_changes(input: &Value, output: &Map<String, Value>, text: &mut String) {
     for key in ["pools", "static", "routes", "dns"] {
         match output.get(key) {

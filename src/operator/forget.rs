@@ -1,4 +1,5 @@
-//! `forget`: drops a record that no DEL can end: its store is permanently lost, or it is unreadable.
+//! `forget`: drops a record that no DEL can end: its store is permanently lost, or it is
+//! unreadable.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -87,7 +87,7 @@ impl Witnesses {
         }
     }
 
-    /// Whether an attempt is of this boot, or does not say of which.
+    /// Whether an attempt is of this boot, or names no boot.
     fn is_of_this_boot(&self, attempt: &AttemptState) -> bool {
         let boot = &attempt.header.boot;
         boot.is_empty() || *boot == self.boot

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use ipam_kit::host::read_regular;
 
-/// Describes the process that works on a record, such as `process 4711 (ipam-delegated) works on it`.
-/// The kernel names no process if the one that took the lock has ended.
+/// Describes the process that works on a record, such as `process 4711 (ipam-delegated) works on
+/// it`. The kernel names no process if the one that took the lock has ended.
 pub(super) fn describe_holder(record: &Path) -> String {
     match find_holder(record) {
         None => "a call works on it".to_owned(),
@@ -37,8 +37,8 @@ fn read(file: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Reads the process of a line such as `1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF`; `None` for
-/// the lock of another file, or for a process that waits.
+/// Reads the process of a line such as `1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF`; `None`
+/// for the lock of another file, or for a process that waits.
 fn parse_lock(line: &str, inode: u64) -> Option<u32> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let [_, "FLOCK", _, _, process, file, ..] = fields[..] else { return None };

@@ -25,8 +25,8 @@ pub(crate) struct NetworkFile {
     pub plugins: Vec<Map<String, Value>>,
 }
 
-/// Finds a network. `word` is a path if it has a slash or the ending of a configuration, else a name
-/// that is looked up in `folder`, or in the runtimes' own folders.
+/// Finds a network. `word` is a path if it has a slash or the ending of a configuration, else a
+/// name that is looked up in `folder`, or in the runtimes' own folders.
 ///
 /// # Errors
 /// Error 7: the network is missing, or several files define it differently.
@@ -74,8 +74,8 @@ pub(crate) fn find_network(word: &str, folder: Option<&str>) -> Result<NetworkFi
     plugins(file, config)
 }
 
-/// The names of the networks that are configured in `folder`, or in the runtimes' own folders. Files
-/// that cannot be read are ignored.
+/// The names of the networks that are configured in `folder`, or in the runtimes' own folders.
+/// Files that cannot be read are ignored.
 pub(crate) fn network_names(folder: Option<&str>) -> Vec<String> {
     let mut names = Vec::new();
     for file in files(folder) {
@@ -111,8 +111,8 @@ fn files(folder: Option<&str>) -> Vec<PathBuf> {
     files
 }
 
-/// Adds the configuration files of a folder, by name. A missing folder adds nothing; folders, FIFOs and
-/// the like are skipped.
+/// Adds the configuration files of a folder, by name. A missing folder adds nothing; folders, FIFOs
+/// and the like are skipped.
 fn configurations(folder: &Path, files: &mut Vec<PathBuf>) {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -45,7 +45,7 @@ impl Operator {
     /// Finds the plugins of a network that are ours.
     ///
     /// # Errors
-    /// Error 7: the network has none.
+    /// Error 7: no plugin of the network is ours.
     pub(super) fn our_plugins(&self, found: &NetworkFile) -> Result<Vec<OurPlugin>> {
         let ours = self.plugins(found, false)?;
         if ours.is_empty() {

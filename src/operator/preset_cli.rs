@@ -14,8 +14,8 @@ use ipam_kit::cni::{Environment, Version};
 use ipam_kit::delegate::Reply;
 use ipam_kit::error::{Error, ErrorCode, Result};
 
-/// The argument by which a delegate prints the configuration that the chain's last program gets. A call
-/// without arguments runs this program with it.
+/// The argument by which a delegate prints the configuration that the chain's last program gets. A
+/// call without arguments runs this program with it.
 const COMPOSE: &str = "ipam";
 
 /// A person's call of a preset.
@@ -54,8 +54,8 @@ impl PresetCli<'_> {
         Ok(exit_code)
     }
 
-    /// The program of the host's file; `None` for a preset or an allocator `ipam-da-*`, which would only
-    /// print what it is.
+    /// The program of the host's file; `None` for a preset or an allocator `ipam-da-*`, which would
+    /// only print what it is.
     fn last_program(&self) -> Result<Option<PathBuf>> {
         let Some(host) = &self.preset.host_program else { return Ok(None) };
         host.find_standalone(self.chain.presets, self.chain.own_executable(), self.environment)

@@ -14,8 +14,8 @@ use ipam_kit::delegate::Request;
 use ipam_kit::error::Result;
 
 impl Operator {
-    /// Makes a request on the network of a record, as it was recorded. Secrets, servers, files and the
-    /// timeout come from the present section `ipam`.
+    /// Makes a request on the network of a record, as it was recorded. Secrets, servers, files and
+    /// the timeout come from the present section `ipam`.
     pub(super) fn recorded_request(
         &self,
         network: &NetworkName,

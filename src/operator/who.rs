@@ -1,4 +1,4 @@
-//! `who`: the holder of one address, or why it has none.
+//! `who`: the holder of one address, or the reason that no owner holds it.
 
 use std::net::IpAddr;
 

@@ -3,10 +3,10 @@ use std::fmt::Write as _;
 use super::{Block, PoolRow};
 use ipam_kit::cni::Environment;
 
-/// How many cells a line of the map has.
+/// The number of cells of a line.
 const WIDTH: usize = 64;
 
-/// The signs of a map, from free to full.
+/// The glyphs of a map, from free to full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Glyphs {
     /// Shades of Unicode blocks.

@@ -63,8 +63,8 @@ pub fn print_leases(arguments: &Arguments, leases: impl IntoIterator<Item = Row>
     table(&columns, &rows)
 }
 
-/// Pools with their rows, as [`print_rows`] prints them. A map of each pool follows the table, in the
-/// glyphs of the locale in `environment`, or in ASCII with `--ascii`.
+/// Pools with their rows, as [`print_rows`] prints them. A map of each pool follows the table, in
+/// the glyphs of the locale in `environment`, or in ASCII with `--ascii`.
 pub fn print_pools(
     arguments: &Arguments,
     environment: &Environment,

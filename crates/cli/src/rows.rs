@@ -20,7 +20,7 @@ pub struct LeaseRow {
     /// The owner's node; `None` where neither the ledger nor the configuration (`ipam.node`, which
     /// the chain sets) names it.
     pub node: Option<String>,
-    /// How long ago it was taken or last renewed, in seconds (`ageSeconds`).
+    /// The seconds since it was taken or last renewed (`ageSeconds`).
     pub(crate) age: Option<u64>,
     /// The state of the ledger's entry.
     pub(crate) state: LeaseState,

@@ -68,7 +68,7 @@ impl Findings {
     }
 }
 
-/// Asks an allocator what it says of an input without a pool.
+/// Asks an allocator for its findings about an input without a pool.
 pub(super) fn about_no_pool(session: &Session<'_>, step: &Step, input: &Value) -> Vec<String> {
     let mut messages = Vec::new();
     for finding in findings_of(session, step, input) {

@@ -108,8 +108,8 @@ impl LedgerSnapshot {
         Ok(ledgers)
     }
 
-    /// Describes how the store contradicts an address of a cached result; `None` if it says the same,
-    /// or does not know the owner.
+    /// Describes how the store contradicts an address of a cached result; `None` if it says the
+    /// same, or does not know the owner.
     fn contradiction(&self, cached: &CachedResult, address: IpAddr) -> Option<String> {
         let mut leases: Vec<&LeaseRow> = self.leases.iter().collect();
         leases.retain(|lease| lease.address == address);

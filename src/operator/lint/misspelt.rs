@@ -1,4 +1,4 @@
-//! Misspelt keys that a call warns of, as `lint` finds them.
+//! Misspelt keys that a call only warns of.
 
 use serde_json::Value;
 
@@ -9,8 +9,8 @@ use ipam_kit::ipam_section;
 use ipam_kit::pool::Pool;
 
 impl Findings {
-    /// The misspelt keys in ranges, pools and routes of a network, and in the pools that its selectors
-    /// chose: an error each, where nothing has named it yet.
+    /// Finds misspelt keys in ranges, pools and routes of a network, and in the pools of its
+    /// selectors: an error each, unless a finding names it already.
     pub(super) fn of_misspelt(&mut self, network: &Network, stages: &[DryRunStage]) {
         let found = ipam_section::misspelt_settings(network, ipam_section::KEYS);
         let mut told: Vec<&str> = found.iter().map(|it| it.key.as_str()).collect();

@@ -163,7 +163,7 @@ fn planned_chain(
         let program = step.program.display().to_string();
         chain.push(link_row(&step.name, role(step), reach, Some(&program)));
     }
-    // Without a selector's pools an allocator would be asked about another configuration.
+    // An allocator needs the selectors' pools for a sensible answer.
     if !findings.failed && findings.of_allocators(session, &stages, plan.timeout) {
         findings.of_pools(session, &stages);
         compare(&operator.cache(), session, &stages, findings);

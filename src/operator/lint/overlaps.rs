@@ -15,11 +15,11 @@ use crate::operator::options::CONF_DIR;
 use crate::operator::our_plugin::OurPlugin;
 use ipam_kit::cni::address::{is_strange_gateway, parse_address, parse_cidr};
 
-/// Where podman keeps its own networks, in another form than CNI's.
+/// The folder of podman's own networks, whose form is not CNI's.
 const PODMAN: &str = "/etc/containers/networks";
 
 impl Findings {
-    /// The subnets of a network that overlap those of another one, or a route of the host.
+    /// Finds subnets that overlap those of another network, or a route of the host.
     pub(super) fn of_overlaps(
         &mut self,
         operator: &Operator,
@@ -72,7 +72,7 @@ impl Findings {
 
     fn of_routes(&mut self, plugin: &Value, own: &[NetworkSubnet]) {
         let is_ptp = plugin["type"] == "ptp";
-        // Behind a link of the host, its subnet is meant.
+        // A plugin on a link of the host shares the link's subnet.
         let Some(bridge) = bridge(plugin).or(is_ptp.then_some("")) else { return };
         let routes = match routes() {
             Ok(routes) => routes,
@@ -95,7 +95,7 @@ impl Findings {
         }
     }
 
-    /// The gateways that lie outside of their subnets, where the rules of the ranges allow it.
+    /// Finds gateways outside their subnets, if the rules of the ranges allow them.
     pub(super) fn of_gateways(&mut self, ours: &OurPlugin, stages: &[DryRunStage]) {
         let plugin = Value::Object(ours.network.config().clone());
         for NetworkSubnet { text, gateway, .. } in subnets_of(&plugin, stages) {
@@ -141,8 +141,8 @@ fn subnets_of(plugin: &Value, stages: &[DryRunStage]) -> Vec<NetworkSubnet> {
     written
 }
 
-/// Adds the subnets of a section as host-local reads it: at its top, in range sets, in pools, and in
-/// the objects of delegates.
+/// Adds the subnets of a section as host-local reads it: at its top, in range sets, in pools, and
+/// in the objects of delegates.
 fn add_subnets(section: &Value, found: &mut Vec<NetworkSubnet>) {
     match section {
         Value::Array(all) => all.iter().for_each(|each| add_subnets(each, found)),

@@ -10,7 +10,7 @@ use ipam_kit::cni::Version;
 use ipam_kit::error::Error;
 
 impl Findings {
-    /// A chain that cannot be planned: all of its programs that are missing, else why.
+    /// Adds why a chain cannot be planned: each missing program, or the error.
     pub(super) fn of_unplanned(&mut self, session: &Session<'_>, error: &Error) {
         let planner = &session.planner;
         let mut names = planner.names(session.request.network.ipam());
@@ -25,7 +25,7 @@ impl Findings {
         }
     }
 
-    /// The plan as it is, whatever selectors answer.
+    /// Finds faults of the plan that no selector can change.
     pub(super) fn of_plan(&mut self, session: &Session<'_>, plan: &Plan, ours: &OurPlugin) {
         for outcome in
             [refuse_without_allocator(&plan.steps), refuse_repeated_allocator(&plan.steps)]
@@ -42,7 +42,7 @@ impl Findings {
         }
     }
 
-    /// Names of presets that lead to another program, or whose replaced program is missing.
+    /// Finds names of presets that lead to another program, or lack the replaced program.
     pub(super) fn of_presets(&mut self, session: &Session<'_>, ours: &OurPlugin) {
         let planner = &session.planner;
         let named = planner.names(session.request.network.ipam());
@@ -74,7 +74,7 @@ impl Findings {
         }
     }
 
-    /// A version of the specification that lacks something.
+    /// Finds a version of the specification with a known lack.
     pub(super) fn of_version(&mut self, version: Version) {
         let lack = if version < Version::V0_4_0 {
             " has no CHECK, and its DEL has no prevResult: 0.4.0 has both"

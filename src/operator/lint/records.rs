@@ -14,7 +14,8 @@ use ipam_kit::host::{transient_machine_id, volatile_filesystem};
 use ipam_kit::presence::Presence;
 
 impl Findings {
-    /// Finds state that a reboot or a clone loses: a warning if other nodes share the ledger, else a note.
+    /// Finds state that a reboot or a clone loses: a warning if other nodes share the ledger, else
+    /// a note.
     pub(super) fn of_state(&mut self, session: &Session<'_>) {
         let level = if self.shared { "warning" } else { "note" };
         let root = session.state.root().display();

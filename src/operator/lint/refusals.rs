@@ -18,7 +18,7 @@ const OTHER_WAYS: &[(&str, &str)] =
     &[("dhcp", "gives what a DHCP server offers"), ("static", "gives what ipam.addresses lists")];
 
 impl Findings {
-    /// The selectors that failed.
+    /// Adds the errors of selectors.
     pub(super) fn of_selectors(&mut self, stages: &[DryRunStage]) {
         for stage in stages {
             if let SelectorOutcome::Failed(error) = &stage.outcome {
@@ -27,14 +27,14 @@ impl Findings {
         }
     }
 
-    /// The standard plugins whose answers an ADD refuses, as far as the pools of STATUS tell.
+    /// Finds standard plugins whose answers ADD would refuse, with the pools of STATUS.
     pub(super) fn of_answers(&mut self, stages: &[DryRunStage]) {
         let mut others: Vec<&Step> = Vec::new();
         for DryRunStage { step, run, .. } in stages {
             let is_compared = !(step.is_selector() || step.is_allocator() || step.answers_any);
             let pools = run.as_ref().and_then(|run| run.pools.as_deref()).filter(|_| is_compared);
             let mut shown: Vec<&Value> = pools.into_iter().flatten().collect();
-            // What one before it serves, this one is not shown.
+            // A pool that a delegate before it serves is not passed to this one.
             shown.retain(|pool| !serve(&others, pool));
             if !step.is_selector() {
                 others.push(step);
@@ -60,7 +60,7 @@ impl Findings {
         }
     }
 
-    /// The pools that no delegate of the plan is shown, as far as the pools of STATUS tell.
+    /// Finds pools that no delegate of the plan gets, with the pools of STATUS.
     pub(super) fn of_unserved(&mut self, stages: &[DryRunStage]) {
         let mut unshown = UnshownPools::default();
         for stage in stages {
@@ -81,12 +81,12 @@ impl Findings {
         }
     }
 
-    /// The delegates to which those before them leave no pool.
+    /// Finds delegates to which the ones before leave no pool.
     pub(super) fn of_latecomers(&mut self, session: &Session<'_>, stages: &[DryRunStage]) {
         if stages.iter().filter(|stage| !stage.step.is_selector()).count() < 2 {
             return;
         }
-        // Those that surely serve all that they are shown.
+        // The delegates that surely serve all pools they get.
         let mut served: Vec<&Step> = Vec::new();
         for stage in stages {
             if stage.step.is_selector() {
@@ -116,7 +116,7 @@ impl Findings {
         }
     }
 
-    /// Delegates without a pool, if selectors name none on STATUS, nor on a dry run of ADD.
+    /// Finds delegates without a pool, if selectors answer no pools on STATUS and on a dry ADD.
     pub(super) fn of_nothing_asked(
         &mut self,
         operator: &Operator,
@@ -151,8 +151,8 @@ impl Findings {
     }
 }
 
-/// Whether an allocator fails if it is shown no pool. Those that do are made with the library: they
-/// serve every pool that they are shown.
+/// Whether an allocator fails without a pool. Such an allocator is made with the library, and
+/// serves every pool it gets.
 fn insists_on_pools(session: &Session<'_>, stage: &DryRunStage) -> bool {
     let mut input = stage.input.clone().unwrap_or_default();
     input["prevResult"]["pools"] = json!([]);

@@ -18,8 +18,8 @@ pub(crate) struct HostRoute {
 /// The kernel's flag of a route that refuses, which is of no interface.
 const REJECT: u64 = 0x200;
 
-/// Every route of a table that says something about a subnet: not the default route, nor those of the
-/// loopback interface, of single addresses, link-local or multicast.
+/// Every route of a table that says something about a subnet: not the default route, nor those of
+/// the loopback interface, of single addresses, link-local or multicast.
 ///
 /// # Errors
 /// A table could not be read. A host without IPv6 has no table of it.

@@ -8,7 +8,7 @@ use crate::operator::dry_run::DryRunStage;
 use crate::operator::origins::Origins;
 
 impl Findings {
-    /// Selectors of which each names a pool of the same family, as far as the pools of STATUS tell.
+    /// Finds selectors that each choose a pool of one family, with the pools of STATUS.
     pub(super) fn of_two_selectors(&mut self, stages: &[DryRunStage]) {
         let origins = Origins::of(stages);
         let pools = origins.after.last().map(Vec::as_slice).unwrap_or_default();
@@ -18,7 +18,7 @@ impl Findings {
                 .map(move |first| [first, second])
                 .filter(|[first, second]| first.named_by != second.named_by)
         });
-        // What is known for sure comes first.
+        // Certain findings come first.
         let (known, open): (Vec<_>, Vec<_>) =
             pairs.partition(|pair| pair.iter().all(|origin| family(&origin.pool).is_some()));
         let same =

@@ -14,8 +14,8 @@ use ipam_kit::delegate::selector_keys::CHAIN_KEYS;
 use ipam_kit::keys::nearest;
 
 impl Findings {
-    /// The keys of `ipam` and of the delegates' objects in it. Each stage comes with what its delegate
-    /// says of itself.
+    /// Finds keys without a reader in `ipam` and in the delegates' objects; `abouts` has the answer
+    /// of each stage's delegate.
     pub(super) fn of_keys(
         &mut self,
         session: &Session<'_>,
@@ -40,7 +40,7 @@ impl Findings {
             }
             // A preset is replaced by its delegates, and has no step.
             let mut read = if its.is_empty() { chain.clone() } else { ReadKeys::of(its) };
-            // The keys in the object of a delegate that does not say which it reads are its own.
+            // A delegate that does not list its keys may read any key of its object.
             if read.open {
                 continue;
             }
@@ -54,7 +54,7 @@ impl Findings {
         }
     }
 
-    /// The keys of `ipam` that look like the chain's own, where its delegates are not known.
+    /// Finds misspelt keys of the chain in `ipam`, if its delegates are unknown.
     pub(super) fn of_chain_keys(&mut self, session: &Session<'_>) {
         let chain = ReadKeys { open: true, ..ReadKeys::of([]) };
         for key in session.request.network.ipam().keys() {
@@ -62,7 +62,7 @@ impl Findings {
         }
     }
 
-    /// `exclude` and the like in `ipam` are about `ipam.subnet`.
+    /// Finds `exclude` and the like in `ipam` without `ipam.subnet`.
     fn of_lone_range_keys(
         &mut self,
         ipam: &Map<String, Value>,
@@ -85,7 +85,7 @@ impl Findings {
         }
     }
 
-    /// The keys of the plugins of a network.
+    /// Finds keys without a reader in the plugins of a network.
     pub(super) fn of_plugins(&mut self, plugins: &[Map<String, Value>]) {
         for plugin in plugins {
             let name = plugin.get("type").and_then(Value::as_str).unwrap_or_default();
@@ -141,8 +141,8 @@ impl<'a> ReadKeys<'a> {
 /// In `ipam` the chain writes it: a delegate's `server` is not a misspelt one.
 const SERVES: &str = "serves";
 
-/// Whether the chain writes a key, or a replaced system has it and it has no effect here: a name, and
-/// settings of logs.
+/// Whether the chain writes a key, or a replaced system has it and it has no effect here: a name,
+/// and settings of logs.
 fn is_idle(key: &str) -> bool {
     matches!(key, "name" | SERVES) || key.starts_with("log")
 }

@@ -102,7 +102,7 @@ impl Reassertion<'_> {
         let target =
             NetworkAttachment { network, attachment: &Attachment { netns, ..attachment.clone() } };
         let mut claimed = attempt.clone();
-        // What the runtime got, and `release` took back since.
+        // The runtime got more addresses: `release` took some back.
         let result = IpamResult::parse(&held.result, "recorded result")?;
         let recorded: usize = attempt.grants().map(|it| it.ips.len() + it.static_ips.len()).sum();
         let is_struck = result.ips.len() > recorded;
@@ -163,7 +163,7 @@ impl Reassertion<'_> {
         if !self.operator.does_it() {
             return Ok(ClaimOutcome::WouldClaim);
         }
-        // What it answered with other settings says nothing here.
+        // The recorded answer belongs to other settings.
         let leases = if other.is_some() { &[][..] } else { &granted.leases };
         let answer = claim_again(session, target, &renewed, leases)?;
         let answered = confirm(granted, answer).map_err(|error| error.within(&run.delegate))?;
@@ -183,7 +183,7 @@ fn row(network: &NetworkName, attachment: &Attachment, record: &Record, state: &
     row
 }
 
-/// The pools that a delegate was shown, each with a request for the address that it gave for it.
+/// Adds to each recorded pool of a delegate a request for the address that it gave.
 fn requests(pools: &[Value], granted: &Granted) -> Result<Vec<Value>> {
     let mut pools = pools.to_vec();
     if pools.len() != granted.ips.len() {

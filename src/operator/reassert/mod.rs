@@ -37,7 +37,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         is_left_undone: false,
         printed: Printed::default(),
     };
-    // What is held is claimed with the settings that the next ADD will have.
+    // Claims use the settings that the next ADD will have.
     reassertion.add_configured(typed.as_ref());
     reassertion.claim_recorded(typed.as_ref())?;
     let is_claim_only = operator.arguments.has(&CLAIM_ONLY);
@@ -151,8 +151,8 @@ impl Reassertion<'_> {
         }
     }
 
-    /// Refuses a network whose records are in another state folder: what they hold would not be
-    /// claimed, and its store accepted without it.
+    /// Refuses a network with records in another state folder: their addresses would not be
+    /// claimed, but the store accepted.
     fn refuse_other_state_dir(&self, plugin: &OurPlugin) -> Result<()> {
         let configured = plugin.network.ipam().get("stateDir").and_then(Value::as_str);
         let Some(folder) = configured.filter(|folder| Path::new(folder) != self.state.root())

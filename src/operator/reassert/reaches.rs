@@ -13,7 +13,8 @@ use ipam_kit::error::{Error, ErrorCode, Result};
 pub(super) struct Reaches(Vec<(PathBuf, Option<Reach>)>);
 
 impl Reaches {
-    /// Says why nothing is claimed from a delegate; `None` for an allocator whose store nodes share.
+    /// Says why nothing is claimed from a delegate; `None` for an allocator whose store nodes
+    /// share.
     ///
     /// # Errors
     /// Error 110: an allocator of ours does not say the reach of its store.

@@ -39,7 +39,7 @@ pub(crate) struct AllocatorStore {
     settings: Map<String, Value>,
 }
 
-/// How an allocator is configured now.
+/// The present configuration of an allocator.
 pub(crate) struct ConfiguredRun {
     run: Run,
     /// A selector before it failed, whose settings may be missing.
@@ -62,7 +62,8 @@ impl Stores {
         self.add(session, recorded_step(session, &run), run, None)
     }
 
-    /// Adds the stores of a plugin as it is configured; `printed` gets what its selectors failed with.
+    /// Adds the stores of a plugin as it is configured; `printed` gets what its selectors failed
+    /// with.
     pub(super) fn add_configured(
         &mut self,
         operator: &Operator,
@@ -88,8 +89,8 @@ impl Stores {
         Ok(())
     }
 
-    /// A recorded delegate with the section `ipam` that it has on its network now, for the node that
-    /// the record names; `None` where the network has no delegate of that name any more.
+    /// A recorded delegate with the section `ipam` that it has on its network now, for the node
+    /// that the record names; `None` where the network has no delegate of that name any more.
     ///
     /// # Errors
     /// Error 7: several sections may be meant, or its settings are unknown.
@@ -101,7 +102,7 @@ impl Stores {
         if meant.is_empty() {
             meant = all;
         }
-        // An unchanged one is meant, whatever else there is.
+        // An unchanged one is preferred.
         let recorded = store_of(&refresh_run(session, run, &session.request.network).run);
         let unchanged = meant.iter().find(|(store, _)| store.settings == recorded).copied();
         let present = match (unchanged, &meant[..]) {
@@ -147,7 +148,7 @@ impl Stores {
         partial: Option<bool>,
     ) -> Result<()> {
         let settings = store_of(&run);
-        // What a node remembers of a store, it remembers for each network.
+        // A node remembers stores for each network.
         let network = session.request.network.name();
         let is_known = self.0.iter().any(|store| {
             store.step.name == step.name
