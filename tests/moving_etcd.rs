@@ -213,9 +213,9 @@ fn each_page_lists_what_its_preset_says_that_changes() {
         let differences = rows.skip(1).map(|row| {
             let (ours, theirs) = row[1..].trim_end_matches('|').split_once(" | ").unwrap();
             match (ours.trim(), theirs.trim()) {
-                (ours, "") => ours.to_owned(),
-                (ours, theirs) if ours.ends_with('.') => format!("{ours} {theirs}"),
-                (ours, theirs) => format!("{ours}; {theirs}"),
+                (ours, "") => format!("{ours}."),
+                (ours, theirs) if theirs.starts_with("The ") => format!("{ours}. {theirs}."),
+                (ours, theirs) => format!("{ours}; {theirs}."),
             }
         });
         assert_eq!(differences.collect::<Vec<_>>(), system.differences());
