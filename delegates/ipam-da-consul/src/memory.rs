@@ -265,7 +265,7 @@ pub(crate) fn folder(state: &StateDir) -> PathBuf {
 fn restored() -> Error {
     let message = "the store does not have this node's latest claim: it was restored from a backup, or it is another store";
     Error::new(ErrorCode::TRY_AGAIN, message).advise(
-        "addresses in use may count as free there: run `ipam-delegated reassert --claim-only --yes` on every node, then `ipam-delegated reassert --yes` on every node",
+        "addresses in use may count as free there: run `ipam-delegated reassert --claim-only --yes` on every node and, after that has succeeded on all of them, `ipam-delegated reassert --yes` on every node",
     )
 }
 

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::ops::ControlFlow;
 
 use ipam_kit::delegate::Deadline;
-use ipam_kit::{Error, ErrorCode, Result};
+use ipam_kit::{ErrorCode, Result};
 use ipam_servers::{Access, Client, HttpRequest, Method, each_element, escape};
 use log::warn;
 
@@ -195,10 +195,7 @@ impl KvStore {
     ) -> Result<()> {
         let mut progress = Progress::default();
         self.list(prefix, "keys", &mut |element| {
-            let key: String = serde_json::from_slice(element).map_err(|error| {
-                Error::new(ErrorCode::BACKEND, "malformed list of keys from Consul")
-                    .caused_by(error)
-            })?;
+            let key: String = serde_json::from_slice(element).map_err(txn::malformed_list)?;
             if progress.is_new(&key) {
                 each(&key)?;
             }

@@ -108,8 +108,7 @@ pub(crate) fn to_body(ops: &[Op]) -> String {
 /// The answer is malformed.
 pub(crate) fn parse(status: u16, body: &[u8]) -> Result<TxnOutcome> {
     let answer: TxnAnswer = serde_json::from_slice(body).map_err(|error| {
-        Error::new(ErrorCode::BACKEND, "malformed answer to a transaction from Consul")
-            .caused_by(error)
+        malformed("malformed answer to a transaction from Consul").caused_by(error)
     })?;
     if status == 200 {
         let results = answer.results.unwrap_or_default();
@@ -121,10 +120,7 @@ pub(crate) fn parse(status: u16, body: &[u8]) -> Result<TxnOutcome> {
     }
     let errors = answer.errors.unwrap_or_default();
     if errors.is_empty() {
-        return Err(Error::new(
-            ErrorCode::BACKEND,
-            "Consul rejected a transaction without a reason",
-        ));
+        return Err(malformed("Consul rejected a transaction without a reason"));
     }
     let failures =
         errors.into_iter().map(|OpError { op_index, what }| TxnFailure { op_index, what });
@@ -136,10 +132,18 @@ pub(crate) fn parse(status: u16, body: &[u8]) -> Result<TxnOutcome> {
 /// # Errors
 /// The element is malformed.
 pub(crate) fn parse_pair(element: &[u8]) -> Result<Pair> {
-    let kv: Kv = serde_json::from_slice(element).map_err(|error| {
-        Error::new(ErrorCode::BACKEND, "malformed list of keys from Consul").caused_by(error)
-    })?;
+    let kv: Kv = serde_json::from_slice(element).map_err(malformed_list)?;
     kv.into_pair()
+}
+
+/// Makes the error of a malformed list of keys.
+pub(crate) fn malformed_list(error: serde_json::Error) -> Error {
+    malformed("malformed list of keys from Consul").caused_by(error)
+}
+
+fn malformed(message: &str) -> Error {
+    Error::new(ErrorCode::BACKEND, message)
+        .advise("check that ipam.consul_servers names Consul's HTTP API, and any proxy before it")
 }
 
 /// An operation as Consul reads it.
@@ -195,11 +199,8 @@ impl Kv {
         let Self { key, value, create_index: created, modify_index: index } = self;
         let value = value.filter(|value| !value.is_empty());
         let value = value.map(|value| STANDARD.decode(value)).transpose().map_err(|error| {
-            Error::new(
-                ErrorCode::BACKEND,
-                format!("malformed value of the key {key} from Consul: expected base64"),
-            )
-            .caused_by(error)
+            malformed(&format!("malformed value of the key {key} from Consul: expected base64"))
+                .caused_by(error)
         })?;
         Ok(Pair { key, value, created, index })
     }

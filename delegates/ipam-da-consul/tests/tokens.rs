@@ -104,7 +104,10 @@ fn a_blank_token_is_ignored_with_a_warning() {
         let mut command = node.command("STATUS", "");
         command.env("CONSUL_HTTP_TOKEN", &token);
         let outcome = started(command, &node);
-        assert!(outcome.stderr.contains("ipam.consul.token: blank"), "{outcome:?}");
+        assert!(
+            outcome.stderr.contains("ipam.consul.token: a blank value is ignored"),
+            "{outcome:?}"
+        );
         outcome.success();
     }
 }
@@ -138,7 +141,7 @@ fn an_unknown_token_is_told_by_every_verb() {
         let all = VERBS.map(|verb| (verb, node.call(verb, "c1")));
         for (verb, outcome) in all.into_iter().chain([("GC", node.gc(&[]))]) {
             assert!(!outcome.stdout.contains(secret) && !outcome.stderr.contains(secret));
-            let words = [consul.url(), "ACL not found".into(), "look at token or tokenFile".into()];
+            let words = [consul.url(), "ACL not found".into(), "correct token or tokenFile".into()];
             assert_failed(outcome, verb, 103, &words.each_ref().map(String::as_str));
         }
         let typed = node.typed(&["list", "--json"]);

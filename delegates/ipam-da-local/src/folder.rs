@@ -262,7 +262,7 @@ fn failed(path: &Path, what: &str, error: io::Error) -> Error {
     let advice = match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free space on that disk",
         ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
-            "ipam.dataDir must be a folder, but there is a file"
+            "ipam.dataDir must be a folder, but a file has this name"
         }
         ErrorKind::ReadOnlyFilesystem => {
             "mount the disk writable, or set ipam.dataDir to another folder"

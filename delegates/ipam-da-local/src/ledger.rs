@@ -317,5 +317,7 @@ fn find_unchanged(
 
 fn not_writable(what: &str, path: &Path, error: io::Error) -> Error {
     let message = format!("the {what} {} is not writable", path.display());
-    Error::new(ErrorCode::UNAVAILABLE, message).caused_by(error)
+    Error::new(ErrorCode::UNAVAILABLE, message)
+        .caused_by(error)
+        .advise("check rights, space and mount of the path")
 }

@@ -160,7 +160,7 @@ fn a_file_in_place_of_a_folder_is_an_error_that_names_it() {
             let data_dir = place.world.path(data_dir);
             let network = with(&place.network(program), "dataDir", data_dir.to_str().unwrap());
             let path = data_dir.join("net");
-            let texts = [path.to_str().unwrap(), "must be a folder, but there is a file"];
+            let texts = [path.to_str().unwrap(), "must be a folder, but a file has this name"];
             for verb in ["ADD", "DEL"] {
                 fails(place.call_with(program, verb, C1, &network), 5, &texts);
             }
