@@ -180,7 +180,7 @@ fn the_allocator_answers_by_itself() {
         assert!(told.contains(advice), "{told}");
     }
     let null = ask(&["list", "--config", "/dev/zero"]);
-    assert!(String::from_utf8_lossy(&null.stderr).contains("/dev/zero: it is no regular file"));
+    assert!(String::from_utf8_lossy(&null.stderr).contains("/dev/zero: not a regular file"));
     for wrong in [&["list"][..], &["frob"], &["list", "--yes"], &["who", "x", "--config", "f"]] {
         let output = ask(wrong);
         assert_eq!(output.status.code(), Some(1), "{wrong:?}");

@@ -67,9 +67,7 @@ fn mode(path: &Path) -> u32 {
 
 #[test]
 fn a_fifo_or_a_link_as_verbose_log_is_skipped_and_holds_up_no_call() {
-    for (what, made) in
-        [("it is no regular file", "mkfifo"), ("it is a symbolic link", "ln -s victim")]
-    {
+    for (what, made) in [("not a regular file", "mkfifo"), ("is a symbolic link", "ln -s victim")] {
         let ((world, network), host) = (world(), Host::new());
         let network = with(&of_host(&network), "verbose", true);
         host.shell(&format!(
@@ -80,7 +78,7 @@ fn a_fifo_or_a_link_as_verbose_log_is_skipped_and_holds_up_no_call() {
             let outcome = call(&host, &world, verb, "c1", &network);
             assert!(begun.elapsed() < Duration::from_secs(10), "{verb} waited");
             for name in ["ipam-delegated", "ipam-da-local"] {
-                let told = format!("{name}: no verbose log in {LOGS}: {what}");
+                let told = format!("{name}: cannot write a verbose log in {LOGS}: {what}");
                 assert_eq!(outcome.stderr.matches(&told).count(), 1, "{told}: {outcome:?}");
             }
             outcome.success();
@@ -134,7 +132,7 @@ fn nothing_is_written_through_a_link_beside_the_leases() {
         std::os::unix::fs::symlink(&victim, folder.join(name)).unwrap();
         let outcome = world.call("ADD", "c2", &network);
         // A cursor is a hint, the lock is not.
-        let refused = outcome.stdout.contains("it is a symbolic link: remove it");
+        let refused = outcome.stdout.contains("is a symbolic link: remove it");
         assert_eq!(
             (refused, outcome.exit),
             if name == "lock" { (true, Some(1)) } else { (false, Some(0)) }
@@ -161,11 +159,11 @@ fn a_fifo_in_the_place_of_a_record_is_an_error_and_holds_nobody_up() {
     assert!(line.contains("unreadable") && outcome.stdout.contains("c2"), "{outcome:?}");
     let (code, text) = call(&host, &world, "ADD", "c1", &network).failure();
     assert_eq!(code, 113, "{text}");
-    assert!(text.contains("it is no regular file"), "{text}");
+    assert!(text.contains("not a regular file"), "{text}");
     let mut list = network.clone();
     list["cni.dev/valid-attachments"] = json!([{"containerID": "c2", "ifname": "eth0"}]);
     let outcome = call(&host, &world, "DEL", "c1", &network);
-    assert!(outcome.stderr.contains("it is no regular file"), "{outcome:?}");
+    assert!(outcome.stderr.contains("not a regular file"), "{outcome:?}");
     assert!(call(&host, &world, "GC", "c1", &list).exit.is_some(), "GC hangs");
     assert_eq!(typed(&host, &["reap", "--no-cache"]).exit, Some(0));
     assert!(begun.elapsed() < Duration::from_secs(20), "something waited");
@@ -179,7 +177,10 @@ fn a_fifo_in_the_place_of_the_identity_is_an_error_and_holds_nobody_up() {
     let begun = Instant::now();
     let (code, text) = call(&host, &world, "ADD", "c1", &network).failure();
     assert_eq!(code, 5, "{text}");
-    assert!(text.contains(&format!("{STATE}/node")) && text.contains("no regular file"), "{text}");
+    assert!(
+        text.contains(&format!("{STATE}/node")) && text.contains("not a regular file"),
+        "{text}"
+    );
     // A DEL of this node's own leases needs no identity.
     call(&host, &world, "DEL", "c1", &network).success();
     assert!(begun.elapsed() < Duration::from_secs(20), "something waited");
@@ -229,17 +230,17 @@ fn settings_are_refused_where_somebody_else_owns_any_part_of_their_way() {
     let link = "ln -s w/l ipam-delegated.json; ln -s ../settings w/l";
     for (script, refused) in [
         // A link between two links.
-        (format!("{link}; chown -h 65534 w/l"), "/etc/cni/w/l belongs to neither"),
-        (format!("{link}; chown 65534 w"), "/etc/cni/w belongs to neither"),
-        (format!("{link}; chmod 775 w"), "/etc/cni/w may be written by others"),
+        (format!("{link}; chown -h 65534 w/l"), "/etc/cni/w/l belongs to another user"),
+        (format!("{link}; chown 65534 w"), "/etc/cni/w belongs to another user"),
+        (format!("{link}; chmod 775 w"), "/etc/cni/w is writable by users other"),
         // A folder above the file's.
         (
             "mkdir w/sub; mv settings w/sub; ln -s w/sub/settings ipam-delegated.json; chown 65534 w".into(),
-            "/etc/cni/w belongs to neither",
+            "/etc/cni/w belongs to another user",
         ),
-        ("mv settings ipam-delegated.json; chmod 777 .".into(), "/etc/cni may be written by others"),
+        ("mv settings ipam-delegated.json; chmod 777 .".into(), "/etc/cni is writable by users other"),
         ("mv settings ipam-delegated.json; chown 65534 ipam-delegated.json".into(), "ipam-delegated.json belongs"),
-        ("mv settings ipam-delegated.json; chmod 664 ipam-delegated.json".into(), "ipam-delegated.json may be"),
+        ("mv settings ipam-delegated.json; chmod 664 ipam-delegated.json".into(), "ipam-delegated.json is writable by users other"),
     ] {
         let text = settings_by(&script);
         assert!(text.contains(refused) && !text.contains("readAllRight"), "{script}: {text}");
@@ -290,15 +291,18 @@ fn inside_a_user_namespace_the_owner_of_the_root_folder_is_trusted() {
 #[test]
 fn settings_that_are_no_regular_file_or_too_long_are_an_error_and_hold_nobody_up() {
     for (made, told) in [
-        ("mkfifo ipam-delegated.json", "no regular file"),
-        ("ln -s /dev/zero ipam-delegated.json", "no regular file"),
+        ("mkfifo ipam-delegated.json", "not a regular file"),
+        ("ln -s /dev/zero ipam-delegated.json", "not a regular file"),
         ("truncate -s 2M ipam-delegated.json", "larger than 1 MiB"),
     ] {
         let (world, host) = (World::new(), Host::new());
         host.shell(&format!("cd /etc/cni; {made}"));
         let begun = Instant::now();
         let (_, text) = call(&host, &world, "DEL", "c1", &network_of_nothing()).failure();
-        assert!(text.contains(told) || text.contains("may be written by others"), "{made}: {text}");
+        assert!(
+            text.contains(told) || text.contains("is writable by users other"),
+            "{made}: {text}"
+        );
         assert!(begun.elapsed() < Duration::from_secs(10), "{made}");
     }
 }

@@ -289,7 +289,12 @@ fn keys_in_other_letters_are_not_passed_over() {
         call(world, "ADD", "c1", &network(world, ranges))
     });
     let (code, text) = ours.failure();
-    assert!(code == 7 && text.contains("ipam.ranges[0][0].RANGESTART: write rangeStart"), "{text}");
+    assert!(
+        code == 7
+            && text
+                .contains("ipam.ranges[0][0].RANGESTART: unknown key (did you mean rangeStart?)"),
+        "{text}"
+    );
     assert!(leases(&our_world).is_empty());
     assert_eq!(theirs.success()["ips"][0]["address"], "10.1.2.9/24");
 }

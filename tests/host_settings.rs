@@ -71,7 +71,7 @@ fn a_broken_file_fails_what_takes_and_not_what_releases_by_a_record() {
     {
         let outcome = host.call(&world, verb, container, network);
         let told = outcome.stderr.matches(fault).count();
-        let goes_on = format!("{verb} goes on by the records in {STATE}");
+        let goes_on = format!("{verb} continues with the records in {STATE}");
         assert!(told == 1 && outcome.stderr.contains(&goes_on), "{outcome:?}");
         outcome.success();
     }
@@ -95,7 +95,7 @@ fn without_a_record_a_del_fails_until_the_file_is_mended() {
         assert!(code == 7 && text.contains(fault), "{code} {text}");
         let absent =
             format!("the only known state folder is {STATE}, which has no record of c1/eth0");
-        assert!(text.contains(&absent) && text.contains(&format!("mend {FILE}")), "{text}");
+        assert!(text.contains(&absent) && text.contains(&format!("correct {FILE}")), "{text}");
     }
     assert!(world.take_calls().is_empty(), "no delegate runs");
     assert!(!host.path(&format!("{STATE}/node")).exists() && records(&host).is_empty());
@@ -120,9 +120,12 @@ fn a_link_that_leads_nowhere_is_not_a_missing_file() {
     let (world, host, network) = local();
     std::os::unix::fs::symlink("/nowhere/at/all", host.path(FILE)).unwrap();
     let (code, text) = host.call(&world, "ADD", "c3", &network).failure();
-    assert!(code == 5 && text.contains(FILE) && text.contains("the link leads"), "{code} {text}");
+    assert!(
+        code == 5 && text.contains(FILE) && text.contains("dangling symbolic link"),
+        "{code} {text}"
+    );
     let outcome = host.call(&world, "DEL", "c1", &network);
-    assert!(outcome.stderr.contains("the link leads"), "{outcome:?}");
+    assert!(outcome.stderr.contains("dangling symbolic link"), "{outcome:?}");
     outcome.success();
 }
 
@@ -148,7 +151,7 @@ fn records_that_may_be_another_machines_are_not_gone_by() {
     let fault = broken(&host);
     let (code, text) = host.call(&world, "DEL", "c1", &stripped()).failure();
     assert!(code == 113 && text.contains(fault), "{code} {text}");
-    assert!(text.contains("may be another machine's"), "{text}");
+    assert!(text.contains("may belong to another machine"), "{text}");
     assert_eq!(world.held(), ["a-c1-eth0"]);
     assert_eq!(records(&host), ["c1"]);
 }
@@ -166,7 +169,7 @@ fn an_allocator_whose_leases_name_a_node_does_not_guess_it() {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let (code, text) = wait(start(command, &network)).failure();
     assert!(code == 7 && text.contains(fault), "{code} {text}");
-    assert!(text.contains("this node's name is not known"), "{text}");
+    assert!(text.contains("this node's name is unknown"), "{text}");
 }
 
 #[test]

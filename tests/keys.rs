@@ -43,7 +43,7 @@ fn with_range(world: &World, key: &str, value: Value) -> Value {
 
 /// What a call has logged about keys.
 fn warnings(outcome: &Outcome) -> Vec<&str> {
-    outcome.stderr.lines().filter(|line| line.contains(" is ignored: ")).collect()
+    outcome.stderr.lines().filter(|line| line.contains(" is ignored (did you mean ")).collect()
 }
 
 /// Asserts that a call has logged one warning about keys, with these words.
@@ -79,16 +79,37 @@ fn a_misspelt_key_fails_add_status_and_lint_by_its_place() {
     let route =
         json!({"subnet": "10.210.1.0/24", "routes": [{"dst": "0.0.0.0/0", "gws": "10.210.1.1"}]});
     for (ipam, place) in [
-        (range("rangeStat", json!("10.210.1.9")), "ipam.ranges[0][0].rangeStat: write rangeStart"),
-        (range("range_end", json!("10.210.1.9")), "ipam.ranges[0][0].range_end: write rangeEnd"),
-        (range("excludes", json!(["10.210.1.2"])), "ipam.ranges[0][0].excludes: write exclude"),
-        (range("gatway", json!("10.210.1.254")), "ipam.ranges[0][0].gatway: write gateway"),
-        (range("Subnet", json!("10.210.2.0/24")), "ipam.ranges[0][0].Subnet: write subnet"),
-        (pool("requestedIp", json!("10.210.1.9")), "ipam.pools[0].requestedIp: write requested"),
-        (pool("strateyg", json!("lowest")), "ipam.pools[0].strateyg: write strategy"),
-        (pool("Ranges", json!([])), "ipam.pools[0].Ranges: write ranges"),
-        (in_pool, "ipam.pools[0].ranges[0].rangeStat: write rangeStart"),
-        (route, "ipam.routes[0].gws: write gw"),
+        (
+            range("rangeStat", json!("10.210.1.9")),
+            "ipam.ranges[0][0].rangeStat: unknown key (did you mean rangeStart?)",
+        ),
+        (
+            range("range_end", json!("10.210.1.9")),
+            "ipam.ranges[0][0].range_end: unknown key (did you mean rangeEnd?)",
+        ),
+        (
+            range("excludes", json!(["10.210.1.2"])),
+            "ipam.ranges[0][0].excludes: unknown key (did you mean exclude?)",
+        ),
+        (
+            range("gatway", json!("10.210.1.254")),
+            "ipam.ranges[0][0].gatway: unknown key (did you mean gateway?)",
+        ),
+        (
+            range("Subnet", json!("10.210.2.0/24")),
+            "ipam.ranges[0][0].Subnet: unknown key (did you mean subnet?)",
+        ),
+        (
+            pool("requestedIp", json!("10.210.1.9")),
+            "ipam.pools[0].requestedIp: unknown key (did you mean requested-ip?)",
+        ),
+        (
+            pool("strateyg", json!("lowest")),
+            "ipam.pools[0].strateyg: unknown key (did you mean strategy?)",
+        ),
+        (pool("Ranges", json!([])), "ipam.pools[0].Ranges: unknown key (did you mean ranges?)"),
+        (in_pool, "ipam.pools[0].ranges[0].rangeStat: unknown key (did you mean rangeStart?)"),
+        (route, "ipam.routes[0].gws: unknown key (did you mean gw?)"),
     ] {
         let world = local();
         let network = network(&world, &ipam);
@@ -156,9 +177,12 @@ fn a_preset_warns_once_and_serves_its_unchanged_configuration() {
     for (key, place) in [
         (
             json!({"rangeStat": "10.210.1.9"}),
-            "ipam.ranges[0][0].rangeStat is ignored: write rangeStart",
+            "ipam.ranges[0][0].rangeStat is ignored (did you mean rangeStart?)",
         ),
-        (json!({"Exclude": ["10.210.1.2"]}), "ipam.ranges[0][0].Exclude is ignored: write exclude"),
+        (
+            json!({"Exclude": ["10.210.1.2"]}),
+            "ipam.ranges[0][0].Exclude is ignored (did you mean exclude?)",
+        ),
     ] {
         let world = local();
         symlink(binary("ipam-delegated"), world.path("bin/host-local")).unwrap();
@@ -210,13 +234,16 @@ fn pools_of_somebody_elses_selector_are_warned_of_once() {
     network["ipam"].as_object_mut().unwrap().remove("ranges");
     for (verb, container) in [("ADD", "c1"), ("STATUS", "")] {
         let outcome = world.call(verb, container, &network);
-        let words = "prevResult.pools[0].naem is ignored: write name if that is meant; \
-                     prevResult.pools[0].ranges[0].gatway is ignored: write gateway if that is meant";
+        let words = "prevResult.pools[0].naem is ignored (did you mean name?); \
+                     prevResult.pools[0].ranges[0].gatway is ignored (did you mean gateway?)";
         assert_warned_once(&outcome, words);
         outcome.ended_well();
     }
     let errors = lint(&world, &network);
-    let expected = ["pools[0].naem: write name", "pools[0].ranges[0].gatway: write gateway"];
+    let expected = [
+        "pools[0].naem: unknown key (did you mean name?)",
+        "pools[0].ranges[0].gatway: unknown key (did you mean gateway?)",
+    ];
     assert_eq!(errors.len(), expected.len(), "{errors:#?}");
     for (error, place) in errors.iter().zip(expected) {
         assert!(error.starts_with(&format!("ipam-ds-x: its answer's {place}")), "{error}");
@@ -230,27 +257,27 @@ fn a_misspelt_key_in_a_section_of_a_delegate_is_named() {
         (
             "ipam-da-etcd",
             json!({"etcd": {"endpoint": ["127.0.0.1:1"]}, "ranges": ranges}),
-            "ipam.etcd.endpoint: write endpoints",
+            "ipam.etcd.endpoint: unknown key (did you mean endpoints?)",
         ),
         (
             "ipam-da-etcd",
             json!({"etcd": {"endpoints": ["127.0.0.1:1"], "trustedCAfile": "/c"}, "ranges": ranges}),
-            "ipam.etcd.trustedCAfile: write trustedCaFile",
+            "ipam.etcd.trustedCAfile: unknown key (did you mean trustedCaFile?)",
         ),
         (
             "ipam-da-etcd",
             json!({"etcdConfig": {"etcdURLs": "http://127.0.0.1:1"}, "ranges": ranges}),
-            "ipam.etcdConfig.etcdURLs: write etcdURL",
+            "ipam.etcdConfig.etcdURLs: unknown key (did you mean etcdURL?)",
         ),
         (
             "ipam-da-consul",
             json!({"consul_servers": ["http://127.0.0.1:1"], "consul": {"tokenfile": "/t"}, "ranges": ranges}),
-            "ipam.consul.tokenfile: write tokenFile",
+            "ipam.consul.tokenfile: unknown key (did you mean tokenFile?)",
         ),
         (
             "ipam-ds-nomad",
             json!({"nomad_servers": ["http://127.0.0.1:1"], "nomad": {"timeot": "1s"}}),
-            "ipam.nomad.timeot: write timeout",
+            "ipam.nomad.timeot: unknown key (did you mean timeout?)",
         ),
     ] {
         let world = World::new();
@@ -273,7 +300,7 @@ fn a_section_of_a_replaced_system_is_warned_of() {
         "ranges": [[{"subnet": "10.210.1.0/24"}]], "stateDir": world.path("state"),
         "etcdConfig": {"etcdURL": "http://127.0.0.1:1", "etcdCertFiles": "/c"}});
     let outcome = wait(start(world.command_of(&binary("ipam-da-etcd"), "STATUS", ""), &network));
-    let words = "ipam.etcdConfig.etcdCertFiles is ignored: write etcdCertFile if that is meant";
+    let words = "ipam.etcdConfig.etcdCertFiles is ignored (did you mean etcdCertFile?)";
     assert_warned_once(&outcome, words);
     let (_, text) = outcome.failure();
     assert!(!text.contains("etcdCertFiles"), "{text}");

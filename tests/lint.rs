@@ -166,7 +166,7 @@ fn a_transient_machine_id_is_a_warning_where_the_ledger_is_shared() {
     host.shell("mount -t tmpfs tmpfs /mnt && echo 0123456789abcdef0123456789abcdef >/mnt/id");
     host.shell("[ -e /etc/machine-id ] && mount --bind /mnt/id /etc/machine-id");
     let text = lint();
-    assert!(text.contains("warning: /etc/machine-id is a mount from memory"), "{text}");
+    assert!(text.contains("warning: /etc/machine-id is mounted from memory"), "{text}");
     host.shell("echo uninitialized >/mnt/id");
     assert!(lint().contains("warning: /etc/machine-id is not initialized yet"));
     host.settings(&json!({"node": "rack1-7"}));

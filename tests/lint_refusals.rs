@@ -176,7 +176,7 @@ fn a_selector_that_answers_no_pools_is_an_error_where_the_allocator_needs_them()
     let chain = with(&network, "delegates", json!(["ipam-ds-x", "ipam-da-local"]));
     let (error, add) = refused(&world, &chain);
     for text in [error, add] {
-        has(&text, &["ipam-ds-x answered no pools", "ipam-delegated explain NETWORK"]);
+        has(&text, &["ipam-ds-x returned no pools", "ipam-delegated explain NETWORK"]);
     }
     let ranges = json!([[{"subnet": "10.60.0.0/24"}]]);
     accepted(&world, &with(&chain, "ranges", ranges.clone()));

@@ -213,7 +213,7 @@ fn a_log_that_cannot_be_written_fails_no_call() {
         for verb in ["ADD", "CHECK", "DEL"] {
             let outcome = host.call(&world, verb, "c1", &network);
             assert_eq!(
-                outcome.stderr.contains("no verbose log in"),
+                outcome.stderr.contains("cannot write a verbose log in"),
                 is_told,
                 "{what}: {outcome:?}"
             );

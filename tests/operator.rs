@@ -91,7 +91,7 @@ fn what_is_no_regular_file_is_not_waited_for() {
     world.typed(&["list", "net"]).ended_well();
     let named = world.typed(&["lint", fifo.to_str().unwrap()]);
     assert_eq!(named.exit, Some(1));
-    assert!(named.stderr.contains("05-fifo.conflist: it is no regular file"), "{named:?}");
+    assert!(named.stderr.contains("05-fifo.conflist: not a regular file"), "{named:?}");
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn a_panic_is_an_error_object_and_exit_1() {
         // The whole of stdout is one object.
         let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(error["code"], 199, "{output:?}");
-        assert_eq!(error["msg"], "panics met a defect of its own");
+        assert_eq!(error["msg"], "internal error in panics (bug)");
         assert!(error["details"].as_str().unwrap().contains(says), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains(says), "{output:?}");
     }
@@ -64,7 +64,7 @@ fn a_delegate_that_panics_is_named_and_undone() {
     let network = world.network(json!(["before", "panics"]));
     let (code, text) = world.call("ADD", "c1", &network).failure();
     assert_eq!(code, 199, "{text}");
-    assert!(text.starts_with("panics: panics met a defect of its own: "), "{text}");
+    assert!(text.starts_with("panics: internal error in panics (bug): "), "{text}");
     assert!(world.held().is_empty());
     assert_eq!(world.take_calls(), ["before ADD", "before DEL"]);
 }

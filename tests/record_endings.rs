@@ -129,7 +129,7 @@ fn a_delegate_whose_time_is_over_says_what_to_do() {
     let (code, text) = wait(child).failure();
     drop(stdin);
     assert_eq!(code, 111, "{text}");
-    assert!(text.contains("look at what it waits for, or raise ipam.timeout"), "{text}");
+    assert!(text.contains("check what it waits for, or raise ipam.timeout"), "{text}");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_configuration_that_is_no_object_is_told_what_it_must_be() {
     let world = World::new();
     let (code, text) = world.call("ADD", "c1", &json!([1])).failure();
     assert_eq!(code, 6, "{text}");
-    assert!(text.contains("it must be one JSON object, in braces"), "{text}");
+    assert!(text.contains("expected one JSON object, in braces"), "{text}");
 }
 
 #[test]

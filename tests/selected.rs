@@ -238,7 +238,7 @@ fn a_second_spelling_of_a_key_is_refused() {
     network["ipam"]["subnet"] = json!("10.6.0.0/24");
     let (code, error) = world.call("ADD", "c1", &network).failure();
     assert_eq!(code, 110, "{error}");
-    assert!(error.contains("ipam.Subnet: subnet is there, too"), "{error}");
+    assert!(error.contains("ipam.Subnet: subnet is set, too"), "{error}");
     answering(&world, &json!({"gateway": "10.6.0.1", "GATEWAY": "10.6.0.2"}));
     assert_eq!(world.call("ADD", "c1", &network).failure().0, 110);
     assert_eq!(world.take_calls(), ["ipam-ds-x ADD", "ipam-ds-x ADD"]);

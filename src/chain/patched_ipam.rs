@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_key_of_the_configuration_in_other_letters_is_refused() {
         let error = merged(None, &[], json!({"Subnet": "10.9.0.0/24"})).unwrap_err();
-        assert!(error.to_string().contains("ipam.Subnet: subnet is there, too"), "{error}");
+        assert!(error.to_string().contains("ipam.Subnet: subnet is set, too"), "{error}");
         assert!(merged(None, &[], json!({"Subnet": "10.9.0.0/24", "subnet": null})).is_ok());
     }
 }

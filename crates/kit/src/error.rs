@@ -45,7 +45,7 @@ codes! {
     /// STATUS: the plugin cannot serve an ADD, and running containers may lose their network.
     LIMITED = 51, "see the details";
     /// No address is free.
-    EXHAUSTED = 100, "free leases, or add a range to the pool";
+    EXHAUSTED = 100, "release leases, or add a range to the pool";
     /// The requested address lies in no pool or may not be given out.
     NOT_IN_POOL = 101, "request an address inside a range of the pool";
     /// The requested address is held by another owner.
@@ -66,7 +66,7 @@ codes! {
     /// The record of an attachment could not be written or read.
     RECORD = 113, "look at the state folder: rights, space, mount";
     /// A defect of the plugin itself.
-    INTERNAL = 199, "report it with the verbose log";
+    INTERNAL = 199, "report it, with the verbose log";
 }
 
 impl ErrorCode {

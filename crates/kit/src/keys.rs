@@ -38,19 +38,18 @@ pub struct MisspeltKey {
 impl MisspeltKey {
     /// The key as an error: code 7.
     pub fn error(&self) -> Error {
-        let error = Error::config(&self.path, format!("write {}", self.meant));
+        let error =
+            Error::config(&self.path, format!("unknown key (did you mean {}?)", self.meant));
         if folded(&self.key) == folded(self.meant) {
             return error.advise(OTHER_LETTERS);
         }
         let key = self.key.escape_debug();
-        error.advise(format!(
-            "{key} is unknown: correct it, or give a key of your own a name that differs more"
-        ))
+        error.advise(format!("correct {key}; a key of your own needs a name that differs more"))
     }
 
     /// The key as a line of a log.
     pub fn warning(&self) -> String {
-        format!("{} is ignored: write {} if that is meant", self.path, self.meant)
+        format!("{} is ignored (did you mean {}?)", self.path, self.meant)
     }
 }
 
@@ -171,7 +170,7 @@ pub fn warn_of(found: &[MisspeltKey]) {
     }
 }
 
-const OTHER_LETTERS: &str = "keys are read in these very letters";
+const OTHER_LETTERS: &str = "keys are case-sensitive";
 
 /// Refuses keys of an object that differ from known ones in upper and lower case alone, which a
 /// system written in Go reads.
@@ -183,7 +182,8 @@ pub fn refuse_other_letters(object: &Map<String, Value>, known: &[&str], path: &
         let folded_key = folded(key);
         if let Some(meant) = known.iter().find(|known| folded(known) == folded_key) {
             let path = format!("{path}.{}", key.escape_debug());
-            return Err(Error::config(path, format!("write {meant}")).advise(OTHER_LETTERS));
+            return Err(Error::config(path, format!("unknown key (did you mean {meant}?)"))
+                .advise(OTHER_LETTERS));
         }
     }
     Ok(())
@@ -332,15 +332,15 @@ mod tests {
         let error = of(json!({"rangeStat": 1})).error();
         assert_eq!(
             (error.to_string().as_str(), error.code().number()),
-            ("p.rangeStat: write rangeStart", 7)
+            ("p.rangeStat: unknown key (did you mean rangeStart?)", 7)
         );
         assert_eq!(
             error.details(),
-            "rangeStat is unknown: correct it, or give a key of your own a name that differs more"
+            "correct rangeStat; a key of your own needs a name that differs more"
         );
         let letters = of(json!({"SUBNET": 1}));
         assert_eq!(letters.error().details(), OTHER_LETTERS);
-        assert_eq!(letters.warning(), "p.SUBNET is ignored: write subnet if that is meant");
+        assert_eq!(letters.warning(), "p.SUBNET is ignored (did you mean subnet?)");
     }
 
     #[test]
@@ -351,7 +351,10 @@ mod tests {
         };
         for key in ["Subnet", "\u{17f}ubnet"] {
             let error = refused(key).unwrap_err();
-            assert_eq!(error.to_string(), format!("ipam.{key}: write subnet"));
+            assert_eq!(
+                error.to_string(),
+                format!("ipam.{key}: unknown key (did you mean subnet?)")
+            );
         }
         assert!(refused("subnet").is_ok() && refused("subnets").is_ok());
     }

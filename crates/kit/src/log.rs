@@ -49,7 +49,10 @@ impl LogSettings<'_> {
             match open(folder, name) {
                 Ok(file) => loggers.push(Lines::new(LevelFilter::Debug, context, file)),
                 Err(error) => {
-                    let line = format!("{name}: no verbose log in {}: {error}", folder.display());
+                    let line = format!(
+                        "{name}: cannot write a verbose log in {}: {error}",
+                        folder.display()
+                    );
                     line_to_stderr(&line);
                 }
             }

@@ -112,7 +112,7 @@ fn static_addresses_are_answered_beside_one_for_each_pool() {
     assert_eq!(desk.call("CHECK", "c1", result, json!({})).0, 0);
     // The address of a lease, and one that cannot be read: nothing is taken.
     for (address, message) in [
-        ("10.0.0.4/24", "prevResult.static[0]: 10.0.0.4 is the address that a pool has given"),
+        ("10.0.0.4/24", "prevResult.static[0]: 10.0.0.4 is already allocated from a pool"),
         ("10.0.0.4", "prevResult.static[0].address: "),
     ] {
         let (exit, error) = desk.call("ADD", "c3", before(address), json!({}));

@@ -278,9 +278,9 @@ mod tests {
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         for (name, cause) in [
             ("absent", "No such file"),
-            ("dir", "it is no regular file"),
-            ("pipe", "it is no regular file"),
-            ("/dev/zero", "it is no regular file"),
+            ("dir", "not a regular file"),
+            ("pipe", "not a regular file"),
+            ("/dev/zero", "not a regular file"),
         ] {
             let error = open(&named(name)).unwrap_err();
             assert_eq!(

@@ -314,10 +314,13 @@ fn a_misspelt_key_of_a_definition_is_warned_of_once_and_an_error_of_lint() {
     // The second ADD remembers the definition.
     for (verb, container) in [("ADD", "c1"), ("ADD", "c2"), ("STATUS", "")] {
         let outcome = world.call(verb, container, &network);
-        let told: Vec<&str> =
-            outcome.stderr.lines().filter(|line| line.contains(" is ignored: ")).collect();
+        let told: Vec<&str> = outcome
+            .stderr
+            .lines()
+            .filter(|line| line.contains(" is ignored (did you mean "))
+            .collect();
         let words = "[WARN] ipam-da-consul: ";
-        let place = "ipam/blue[0].gatway is ignored: write gateway if that is meant";
+        let place = "ipam/blue[0].gatway is ignored (did you mean gateway?)";
         let is_it = told.len() == 1 && told[0].contains(words) && told[0].contains(place);
         assert!(is_it, "{verb}: {told:#?}");
         outcome.ended_well();
@@ -325,7 +328,7 @@ fn a_misspelt_key_of_a_definition_is_warned_of_once_and_an_error_of_lint() {
     world.conflist("10-net.conflist", &network);
     let lint = world.typed(&["lint", "net"]);
     assert_eq!(lint.exit, Some(1), "{lint:?}");
-    let told = "error: ipam-da-consul: ipam/blue[0].gatway: write gateway: ";
+    let told = "error: ipam-da-consul: ipam/blue[0].gatway: unknown key (did you mean gateway?): ";
     assert_eq!(lint.stdout.matches(told).count(), 1, "{}", lint.stdout);
     assert!(!world.call("DEL", "c1", &network).stderr.contains("gatway"));
 }

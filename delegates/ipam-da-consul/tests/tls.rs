@@ -278,7 +278,7 @@ fn a_file_without_an_end_or_without_a_writer_is_refused_at_once() {
         for key in ["tokenFile", "caFile"] {
             let node = Node::at(&["https://127.0.0.1:1".to_owned()]).with(key, file);
             let told = format!("ipam.consul.{key}: {file} cannot be read");
-            assert_refused(node, &[7], &[&told, "it is no regular file"]);
+            assert_refused(node, &[7], &[&told, "not a regular file"]);
         }
     }
 }

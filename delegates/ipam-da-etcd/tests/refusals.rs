@@ -65,7 +65,7 @@ fn a_store_that_is_not_named_is_an_error_of_the_configuration() {
     node.store["etcd"] = Value::Null;
     assert_refused(&node, [7, 7], &["ipam.etcd: missing: expected the endpoints of an etcd"]);
     node.store["etcd"] = json!({"endpoints": "127.0.0.1:2379"});
-    assert_refused(&node, [7, 7], &["ipam.etcd.endpoints", "expected a sequence"]);
+    assert_refused(&node, [7, 7], &["ipam.etcd.endpoints", "expected an array, found"]);
     node.store["etcd"] = json!({"endpoint": ["127.0.0.1:2379"]});
     assert_refused(&node, [7, 7], &["ipam.etcd", "endpoint"]);
 }
@@ -80,10 +80,10 @@ fn a_file_without_an_end_or_without_a_writer_is_refused_at_once() {
         let mut node = hasty(Node::at(&["https://127.0.0.1:1".to_owned()]));
         node.store["etcd"]["trustedCaFile"] = json!(file);
         let told = format!("{} cannot be read", file.display());
-        assert_refused(&node, [7, 7], &["ipam.etcd.trustedCaFile", &told, "no regular file"]);
+        assert_refused(&node, [7, 7], &["ipam.etcd.trustedCaFile", &told, "not a regular file"]);
         let node = hasty(Node::of(&etcd)).with("username", "root");
         let node = node.with("passwordFile", file.to_str().unwrap());
-        assert_refused(&node, [7, 50], &["ipam.etcd.passwordFile", &told, "no regular file"]);
+        assert_refused(&node, [7, 50], &["ipam.etcd.passwordFile", &told, "not a regular file"]);
     }
 }
 

@@ -306,7 +306,7 @@ mod tests {
         assert!(!leftover());
         std::fs::create_dir(temp.path().join("10.0.0.3")).unwrap();
         let folder = read("10.0.0.3").unwrap();
-        assert_eq!(folder.content, LeaseContent::Unreadable("it is no regular file".to_owned()));
+        assert_eq!(folder.content, LeaseContent::Unreadable("not a regular file".to_owned()));
         assert!(read("10.0.0.4").is_none());
     }
 }

@@ -187,10 +187,10 @@ fn errors_are_the_selectors() {
 #[test]
 fn errors_of_the_allocator_name_what_is_written() {
     for (pools, message) in [
-        (json!([{"name": "blue"}]), "ipam.pools[0].ranges: missing: this store knows no pools"),
+        (json!([{"name": "blue"}]), "ipam.pools[0].ranges: missing: this store has no named pools"),
         (
             json!([{"ranges": [{"subnet": "10.5.0.0/24"}]}, {"name": "b", "strategy": "best"}]),
-            "ipam.pools[1].strategy: unknown strategy \"best\": write round-robin",
+            "ipam.pools[1].strategy: unknown strategy \"best\": expected round-robin",
         ),
     ] {
         let place = place(json!({"pools": pools, "statusExhaustion": true}));
@@ -213,7 +213,7 @@ fn flat_ranges_are_told_the_form() {
     ] {
         let (code, text) = add(&place(json!({"ranges": ranges}))).failure();
         let message = format!(
-            r#"{at}: expected a set of ranges, as in "ranges": [[{{"subnet": "10.1.2.0/24"}}]]: "#
+            r#"{at}: expected a set of ranges, such as "ranges": [[{{"subnet": "10.1.2.0/24"}}]]: "#
         );
         assert!(code == 7 && text.starts_with(&message), "{code} {text}");
     }
@@ -221,8 +221,8 @@ fn flat_ranges_are_told_the_form() {
 
 #[test]
 fn with_nothing_to_serve_both_ways_out_are_named() {
-    let message = "prevResult.pools: missing or empty: nothing says which pools to serve";
-    let ranges = r#"or give ranges in ipam, as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#;
+    let message = "prevResult.pools: missing or empty: no selector runs before this delegate";
+    let ranges = r#"or give ranges in ipam, such as "ranges": [[{"subnet": "10.1.2.0/24"}]]"#;
     let nothing = place(json!({}));
     for prev_result in [json!(null), json!({"ips": []}), json!({"pools": null})] {
         let mut network = nothing.network(Program::Alone);
@@ -236,7 +236,8 @@ fn with_nothing_to_serve_both_ways_out_are_named() {
     network["prevResult"] = json!({"ips": [{"address": "10.9.0.2/24"}], "pools": []});
     let error = place.call_with(Program::Alone, "ADD", C1, &network).failure();
     let served = "prevResult.pools: missing or empty: an earlier delegate has served every pool: \
-                  remove this delegate from ipam.delegates, or name in serves of each which pools it serves";
+                  remove this delegate from ipam.delegates, or set serves of each allocator to the \
+                  pools that it serves";
     assert_eq!(error, (7, served.to_owned()));
     network["prevResult"] = json!({"pools": []});
     let error = place.call_with(Program::Alone, "ADD", C1, &network).failure();
@@ -245,7 +246,12 @@ fn with_nothing_to_serve_both_ways_out_are_named() {
     network["ipam"]["delegates"] =
         json!(["ipam-ds-x", {"type": "ipam-ds-y"}, "ipam-da-local", "ipam-ds-z"]);
     let (_, text) = place.call_with(Program::Alone, "ADD", C1, &network).failure();
-    assert!(text.contains(": ipam-ds-x, ipam-ds-y answered no pools: look at what"), "{text}");
+    assert!(
+        text.contains(
+            ": ipam-ds-x, ipam-ds-y returned no pools: run ipam-delegated explain NETWORK"
+        ),
+        "{text}"
+    );
     network["prevResult"] = json!({"pools": null});
     assert_eq!(place.call_with(Program::Alone, "ADD", C1, &network).ips().len(), 2);
 }

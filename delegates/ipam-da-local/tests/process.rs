@@ -67,7 +67,7 @@ fn a_release_is_logged_as_an_address() {
     let mut command = place.command(Program::Chain, "DEL", C1);
     command.env("IPAM_DELEGATED_LOG", "debug");
     let outcome = wait(start(command, &place.network(Program::Chain)));
-    assert!(outcome.stderr.contains("gave back 10.5.0.2\n"), "{outcome:?}");
+    assert!(outcome.stderr.contains("released 10.5.0.2\n"), "{outcome:?}");
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn strategy_of_ipam_that_is_unknown_is_an_error_of_add_and_status_alone() {
     for program in PROGRAMS {
         for (strategy, words) in [
             (json!("best"), r#"ipam.strategy: unknown strategy "best""#),
-            (json!(7), "ipam.strategy: invalid type"),
+            (json!(7), "ipam.strategy: expected a string, found a number"),
         ] {
             refused(program, json!({"strategy": strategy}), words);
         }
@@ -79,7 +79,7 @@ fn strategy_in_a_range_is_an_error_that_names_where_it_counts() {
         let error = refused(program, sets, "ipam.ranges[0][0].strategy: ");
         assert_eq!(
             error["details"],
-            "write strategy into ipam, for all pools, or into one of ipam.pools"
+            "set strategy in ipam, for all pools, or in one of ipam.pools"
         );
         let pools = json!({"pools": [{"name": "blue", "ranges": [range]}]});
         refused(program, pools, "ipam.pools[0].ranges[0].strategy: ");

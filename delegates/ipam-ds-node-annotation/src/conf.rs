@@ -101,10 +101,10 @@ mod tests {
         assert_eq!(conf.settings.kubeconfig.unwrap().file, Path::new("/k"));
         for (text, message) in [
             ("", " is empty"),
-            ("[]", " is JSON, but no object"),
+            ("[]", " is JSON but not an object"),
             ("kubeconfig=/k", " is not one JSON object"),
-            (r#"{"log": 5}"#, ".log: invalid type"),
-            (r#"{"kubeconfig": []}"#, ".kubeconfig: invalid type"),
+            (r#"{"log": 5}"#, ".log: expected a path, found a number"),
+            (r#"{"kubeconfig": []}"#, ".kubeconfig: expected a path, found an array"),
         ] {
             std::fs::write(&file, text).unwrap();
             let error = Conf::load(&environment).unwrap_err();

@@ -217,7 +217,7 @@ mod tests {
                 });
                 let error = client.unwrap_err();
                 assert_eq!(error.to_string(), format!("ipam.nomad.{key}: {file} cannot be read"));
-                assert!(error.details().starts_with("it is no regular file"), "{error:?}");
+                assert!(error.details().starts_with("not a regular file"), "{error:?}");
             }
         }
     }

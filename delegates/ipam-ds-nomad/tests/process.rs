@@ -146,7 +146,7 @@ fn an_allocation_of_no_use_is_refused_in_words() {
         (
             allocation(json!({"network-pool": "p", "network-ip": "x"}), cni),
             7,
-            "meta.network-ip: \"x\" is no IP address",
+            "meta.network-ip: \"x\" is not an IP address",
         ),
         (json!([]), 103, "Nomad's answer is not understood"),
         (json!({"ID": ID, "TaskGroup": "g", "Job": {"TaskGroups": []}}), 103, "has no group \"g\""),

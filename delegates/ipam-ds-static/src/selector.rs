@@ -51,10 +51,16 @@ mod tests {
     #[test]
     fn bad_keys_name_their_place() {
         for (ipam, message) in [
-            (json!({"ranges": [{"subnet": "10.1.2.0/24"}]}), "ipam.ranges[0]: invalid type"),
-            (json!({"ranges": [[{"subnet": 5}]]}), "ipam.ranges[0][0].subnet: invalid type"),
-            (json!({"subnet": "10.1.2.0"}), "ipam.subnet: \"10.1.2.0\" is no CIDR"),
-            (json!({"RANGES": []}), "ipam.RANGES: write ranges"),
+            (
+                json!({"ranges": [{"subnet": "10.1.2.0/24"}]}),
+                "ipam.ranges[0]: expected an array, found an object",
+            ),
+            (
+                json!({"ranges": [[{"subnet": 5}]]}),
+                "ipam.ranges[0][0].subnet: expected a string, found a number",
+            ),
+            (json!({"subnet": "10.1.2.0"}), "ipam.subnet: \"10.1.2.0\" is not a CIDR"),
+            (json!({"RANGES": []}), "ipam.RANGES: unknown key (did you mean ranges?)"),
         ] {
             // STATUS is not to say that an ADD would succeed.
             for verb in ["ADD", "STATUS", "DEL", "CHECK", "GC"] {

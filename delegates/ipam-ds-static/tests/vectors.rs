@@ -14,7 +14,7 @@ fn expected(id: &str, recorded: &Value) -> (i32, Value) {
         let error = json!({
             "cniVersion": "1.0.0", "code": 7,
             "msg": "ipam.pools: expected an array of at least one pool",
-            "details": "as in \"pools\": [{\"name\": \"blue\"}]",
+            "details": "such as \"pools\": [{\"name\": \"blue\"}]",
         });
         return (1, error);
     }

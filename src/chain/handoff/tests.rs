@@ -108,10 +108,10 @@ fn two_allocators_serve_a_pool_each() {
 fn answers_against_the_contract_name_what_is_wrong() {
     for (name, answer, part) in [
         ("ipam-ds-x", json!({"ips": [{"address": "10.0.0.2/24"}]}), "a selector gave an address"),
-        ("a", json!({"pools": {}}), "pools are no array"),
-        ("a", json!({"pools": [1]}), "pools are no array"),
-        ("a", json!({"leases": {}}), "leases are no array"),
-        ("a", json!({"ipam": []}), "ipam is no object"),
+        ("a", json!({"pools": {}}), "answer's pools: expected an array"),
+        ("a", json!({"pools": [1]}), "answer's pools: expected an array"),
+        ("a", json!({"leases": {}}), "answer's leases: expected an array"),
+        ("a", json!({"ipam": []}), "answer's ipam: expected an object"),
         ("a", json!({"ipam": {"x": 1}}), "only a selector may do that"),
         ("ipam-ds-x", json!({"ipam": {"type": "x"}}), "ipam.type"),
         ("ipam-ds-x", json!({"ipam": {"stateDir": null}}), "ipam.stateDir"),

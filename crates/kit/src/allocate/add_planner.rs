@@ -255,7 +255,7 @@ impl<'a> AddPlanner<'a> {
     fn take_over(&self, claim: &Claim<'_>, address: IpAddr, entry: Entry) -> Result<Entry> {
         let by = entry.held_by();
         if claim.request.takeover && entry.holder.is_some() {
-            warn!("{} takes over {address}, which is held by {by}: takeover is set", self.owner);
+            warn!("{} takes over {address} from {by}: takeover is true", self.owner);
             return Ok(entry);
         }
         Err(Error::new(
@@ -267,7 +267,7 @@ impl<'a> AddPlanner<'a> {
                 claim.request.describe(&claim.set)
             ),
         )
-        .advise("request another address, release the one that is held, or set ipam.takeover to take it"))
+        .advise("request another address, release this one, or set ipam.takeover to true"))
     }
 }
 
@@ -316,7 +316,7 @@ pub(super) fn leases_of_requests(
             LeaseOrigin::Held(index) => kept.get(*index),
             LeaseOrigin::Claimed { claim, .. } => claimed.get(*claim),
         };
-        let missing = "the ledger answered fewer leases than it was asked for";
+        let missing = "the ledger returned fewer leases than requested";
         leases.push(lease.cloned().ok_or_else(|| Error::new(ErrorCode::INTERNAL, missing))?);
     }
     Ok(leases)
@@ -328,7 +328,7 @@ fn exhausted(request: &PoolRequest, set: &RangeSet) -> Error {
         request.index,
         request.describe(set)
     );
-    Error::new(ErrorCode::EXHAUSTED, message).advise("free leases, or add a range to the pool")
+    Error::new(ErrorCode::EXHAUSTED, message).advise("release leases, or add a range to the pool")
 }
 
 #[cfg(test)]

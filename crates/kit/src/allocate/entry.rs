@@ -44,9 +44,9 @@ impl Entry {
         match (&self.holder, &self.fault) {
             (Some(holder), _) => holder.to_string(),
             (None, Some(Fault::Unreadable(reason))) => {
-                format!("an entry that cannot be read ({reason})")
+                format!("an unreadable entry ({reason})")
             }
-            (None, _) => "nobody".to_owned(),
+            (None, _) => "no container".to_owned(),
         }
     }
 }
@@ -58,7 +58,7 @@ impl fmt::Display for Holder {
             None => f.write_str(&self.container)?,
         }
         if let Some(network) = &self.network {
-            write!(f, " on the network {network}")?;
+            write!(f, " on network {network}")?;
         }
         self.node.as_ref().map_or(Ok(()), |node| write!(f, " of node {node}"))
     }

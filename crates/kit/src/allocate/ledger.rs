@@ -135,8 +135,8 @@ pub trait Ledger: Sized {
 
 /// A pool without ranges came to a ledger that knows none by name.
 pub fn unknown_ranges(request: &PoolRequest) -> Error {
-    Error::config(format_args!("{}.ranges", request.path), "missing: this store knows no pools by name")
-        .advise("give the pool ranges, as in {\"name\": \"blue\", \"ranges\": [{\"subnet\": \"10.1.2.0/24\"}]}")
+    Error::config(format_args!("{}.ranges", request.path), "missing: this store has no named pools")
+        .advise("give the pool ranges, such as {\"name\": \"blue\", \"ranges\": [{\"subnet\": \"10.1.2.0/24\"}]}")
 }
 
 /// Where a store differs from most: a ledger names what it turns, and takes the rest from

@@ -247,8 +247,8 @@ impl<L: Ledger> LedgerAllocator<L> {
         if !self.deadline.left().is_zero() {
             return Ok(());
         }
-        Err(Error::new(ErrorCode::TIMED_OUT, "the time is over")
-            .advise("raise `ipam.timeout`, or look at what the store waits for"))
+        Err(Error::new(ErrorCode::TIMED_OUT, "deadline exceeded")
+            .advise("check why the store is slow, or raise ipam.timeout"))
     }
 }
 
@@ -273,7 +273,8 @@ fn takeover(request: &Request) -> Result<bool> {
 }
 
 pub(super) fn contended(owner: &Owner) -> Error {
-    let message = format!("in {ROUNDS} rounds, others were quicker than {owner}");
+    let message =
+        format!("gave up after {ROUNDS} attempts: other calls kept changing what {owner} needs");
     Error::new(ErrorCode::TRY_AGAIN, message)
-        .advise("call again; others take and free addresses all the time")
+        .advise("call again; if the error persists, start fewer containers at once")
 }

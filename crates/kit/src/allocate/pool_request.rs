@@ -82,7 +82,7 @@ impl PoolRequest {
     pub(super) fn check_requested_address(&self, set: &RangeSet) -> Result<()> {
         let Some(requested) = self.requested else { return Ok(()) };
         let Some(reason) = set.refusal(requested) else { return Ok(()) };
-        let message = format!("the requested address {requested} is {reason}");
+        let message = format!("requested address {requested} is {reason}");
         Err(Error::new(ErrorCode::NOT_IN_POOL, message)
             .at(&self.path)
             .advise("request an address inside a range of the pool"))
@@ -151,17 +151,17 @@ mod tests {
             (
                 json!([{"ranges": [lan], "requested-ip": "10.0.0.1"}]),
                 101,
-                "prevResult.pools[0]: the requested address 10.0.0.1 is the gateway",
+                "prevResult.pools[0]: requested address 10.0.0.1 is the gateway",
             ),
             (
                 json!([{"ranges": [lan], "requested-ip": "10.0.0.9"}]),
                 101,
-                "prevResult.pools[0]: the requested address 10.0.0.9 is excluded",
+                "prevResult.pools[0]: requested address 10.0.0.9 is excluded",
             ),
             (
                 json!([{"ranges": [lan], "requested-ip": "10.0.1.9"}]),
                 101,
-                "prevResult.pools[0]: the requested address 10.0.1.9 is in no range",
+                "prevResult.pools[0]: requested address 10.0.1.9 is not in 10.0.0.1-10.0.0.254",
             ),
             (
                 json!([{"ranges": [lan], "requested-ip": "10.0.0.255"}]),

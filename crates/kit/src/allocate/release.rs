@@ -129,8 +129,9 @@ fn shows_all(held: &[Lease], known: &[Lease]) -> bool {
 }
 
 fn not_sure(owner: &Owner) -> Error {
-    let message = format!("the store does not say for sure what {owner} holds");
-    Error::new(ErrorCode::TRY_AGAIN, message).advise("look at the store, and call again")
+    let message = format!("the store did not confirm which addresses {owner} holds");
+    Error::new(ErrorCode::TRY_AGAIN, message)
+        .advise("check the store and its servers, then call again")
 }
 
 /// The very leases that are held.

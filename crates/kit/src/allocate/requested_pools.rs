@@ -67,7 +67,7 @@ struct EarlierDelegates {
 }
 
 const SELECTOR: &str = "put a selector (ipam-ds-…) before this delegate in ipam.delegates";
-const RANGES: &str = r#"give ranges in ipam, as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#;
+const RANGES: &str = r#"give ranges in ipam, such as "ranges": [[{"subnet": "10.1.2.0/24"}]]"#;
 
 impl EarlierDelegates {
     fn of(request: &Request, before: &IpamResult) -> Self {
@@ -83,9 +83,9 @@ impl EarlierDelegates {
     /// Why no pools came.
     fn reason(&self) -> String {
         if self.selectors.is_empty() {
-            return "nothing says which pools to serve".to_owned();
+            return "no selector runs before this delegate".to_owned();
         }
-        format!("{} answered no pools", self.selectors.join(", "))
+        format!("{} returned no pools", self.selectors.join(", "))
     }
 
     /// What to do about it.
@@ -94,7 +94,7 @@ impl EarlierDelegates {
             return SELECTOR.to_owned();
         }
         let names = self.selectors.join(", ");
-        format!("look at what {names} chooses: ipam-delegated explain NETWORK")
+        format!("run ipam-delegated explain NETWORK to see what {names} chooses")
     }
 }
 
@@ -184,7 +184,7 @@ impl RequestedPools {
             PoolOrigin::PrevResult | PoolOrigin::Section(_) => return Ok(()),
             PoolOrigin::EmptyPrevResult(earlier) if earlier.have_allocated => (
                 "an earlier delegate has served every pool".to_owned(),
-                "remove this delegate from ipam.delegates, or name in serves of each which pools it serves"
+                "remove this delegate from ipam.delegates, or set serves of each allocator to the pools that it serves"
                     .to_owned(),
             ),
             PoolOrigin::EmptyPrevResult(earlier) => (earlier.reason(), earlier.advice()),
@@ -225,9 +225,9 @@ fn refuse_flat(ranges: Option<&Value>) -> Result<()> {
         },
         _ => return Ok(()),
     };
-    let message = r#"expected a set of ranges, as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#;
+    let message = r#"expected a set of ranges, such as "ranges": [[{"subnet": "10.1.2.0/24"}]]"#;
     Err(Error::config(format_args!("ipam.ranges{index}"), message)
-        .advise("ranges is an array of sets, and one address is taken from each"))
+        .advise("ranges is an array of sets: an ADD takes one address from each"))
 }
 
 /// Where the chain has several allocators, it tells each the names of its pools.

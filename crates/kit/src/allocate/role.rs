@@ -66,7 +66,7 @@ impl<L: Ledger> Delegate for Allocate<L> {
         let unsure = leases.iter().any(|lease| lease.unsure);
         let leases = leases.iter().map(serde_json::to_value).collect::<Result<_, _>>();
         let leases = leases.map_err(|error| {
-            Error::new(ErrorCode::INTERNAL, "a lease cannot be written").caused_by(error)
+            Error::new(ErrorCode::INTERNAL, "cannot encode a lease as JSON").caused_by(error)
         })?;
         let (pools, leases) = (Some(left), Some(leases));
         DelegateAnswer { pools, leases, unsure, ..DelegateAnswer::default() }.write_to(&mut result);
@@ -84,7 +84,7 @@ impl<L: Ledger> Delegate for Allocate<L> {
             Some(partial) => allocator.release_part(&owner, &partial)?,
             None => allocator.release_all(&owner, &known(request))?,
         };
-        released.iter().for_each(|lease| debug!("{owner} gave back {}", lease.address.addr()));
+        released.iter().for_each(|lease| debug!("{owner} released {}", lease.address.addr()));
         Ok(None)
     }
 
@@ -136,7 +136,7 @@ impl<L: Ledger> Delegate for Allocate<L> {
         let free = LedgerAllocator::<L>::open(request)?.ready(&requested)?;
         if free == Some(0) {
             return Err(Error::new(ErrorCode::UNAVAILABLE, "a pool has no free address")
-                .advise("free leases, or add a range to the pool"));
+                .advise("release leases, or add a range to the pool"));
         }
         Ok(None)
     }
@@ -152,7 +152,7 @@ impl<L: Ledger> Allocate<L> {
         let leases = allocator.allocate(&owner, requested)?;
         let (given, pools) = (leases.len(), requested.pools.len());
         if given != pools {
-            let message = format!("{given} leases for {pools} pools of {owner}");
+            let message = format!("allocated {given} leases for {pools} pools of {owner}");
             return Err(Error::new(ErrorCode::INTERNAL, message));
         }
         leases.iter().for_each(|lease| debug!("{owner} holds {}", lease.address));
@@ -184,9 +184,9 @@ fn append_addresses(
     for (i, ip) in static_addresses.iter().enumerate() {
         let address = ip.address.addr();
         if leases.iter().any(|lease| lease.address.addr() == address) {
-            let message = format!("{address} is the address that a pool has given");
+            let message = format!("{address} is already allocated from a pool");
             return Err(Error::config(format!("prevResult.static[{i}]"), message)
-                .advise("choose a static address outside of the pools, or exclude it from them"));
+                .advise("choose a static address outside the pools, or exclude it from them"));
         }
     }
     result.ips.extend(leases.iter().map(|lease| IpConfig::new(lease.address, lease.gateway)));
@@ -223,7 +223,7 @@ fn warn_of_volatile_identity(request: &Request) -> Result<()> {
     let state = request.state_dir()?;
     if let Some(why) = volatile_filesystem(state.root()) {
         warn!(
-            "the state folder {} is {why}: after a reboot this node does not know its leases; set stateDir to a disk",
+            "the state folder {} is on {why}: a reboot deletes this node's identity and records; set stateDir to a folder on a disk",
             state.root().display()
         );
     }
@@ -289,7 +289,7 @@ fn partial_release(request: &Request) -> Result<Option<PartialRelease>> {
     let to = before.map_or_else(|| Some(SystemTime::now()), time);
     let to = to.and_then(|to| to.checked_add(CLOCK_MARGIN));
     let (Some(from), Some(to)) = (from, to) else {
-        return Err(Error::config("prevResult.fence", "a time is too large"));
+        return Err(Error::config("prevResult.fence", "time out of range"));
     };
     Ok(Some(PartialRelease { leases: members.leases()?, taken: Some((from, to)) }))
 }
@@ -302,7 +302,7 @@ fn time(milliseconds: u64) -> Option<SystemTime> {
 }
 
 fn not_held(message: String) -> Error {
-    Error::new(ErrorCode::NOT_HELD, message).advise("re-create the attachment")
+    Error::new(ErrorCode::NOT_HELD, message).advise("recreate the container")
 }
 
 /// The ranges of pools, as far as they can be read: those that the store alone knows, from there.

@@ -25,8 +25,10 @@ impl Strategy {
     /// [`Strategy::parse`], with the place of the text for an error.
     pub(crate) fn read(text: &str, path: &str) -> Result<Self> {
         Self::parse(text).ok_or_else(|| {
-            Error::config(path, format!("unknown strategy {text:?}"))
-                .advise("write round-robin, lowest or random")
+            Error::config(
+                path,
+                format!("unknown strategy {text:?}: expected round-robin, lowest or random"),
+            )
         })
     }
 

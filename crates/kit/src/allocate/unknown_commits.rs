@@ -25,9 +25,9 @@ impl UnknownCommits {
         if self.count < MOST {
             return Ok(());
         }
-        let message = format!("the store did not say what became of {MOST} changes");
+        let message = format!("the store did not confirm {MOST} changes");
         Err(Error::new(ErrorCode::TRY_AGAIN, message)
-            .advise("look at its servers, and at the log for what each of them said; call again"))
+            .advise("check the store's servers (the log has each answer), then call again"))
     }
 
     /// Whether there was such a commit.

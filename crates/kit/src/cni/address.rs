@@ -28,13 +28,13 @@ pub fn parse_address(text: &str) -> Result<IpAddr, Malformed> {
 pub fn parse_cidr(text: &str) -> Result<IpNet, Malformed> {
     let malformed = |reason| Malformed::new(text, reason);
     let (address, prefix) =
-        text.split_once('/').ok_or_else(|| malformed("is no CIDR: it has no prefix length"))?;
+        text.split_once('/').ok_or_else(|| malformed("is not a CIDR: missing prefix length"))?;
     let address = parse_plain(address, text)?;
     if address.to_canonical() != address {
         return Err(malformed("is IPv4-mapped: write it as IPv4"));
     }
     IpNet::new(address, parse_prefix(prefix, text)?)
-        .map_err(|_| malformed("is no CIDR: its prefix is too long"))
+        .map_err(|_| malformed("is not a CIDR: prefix length too long"))
 }
 
 /// Reads a requested address: `10.1.2.3` or `10.1.2.3/24`.
@@ -53,7 +53,7 @@ pub fn parse_address_or_cidr(text: &str) -> Result<(IpAddr, Option<u8>), Malform
     let above = bits(written) - bits(address);
     match prefix.checked_sub(above) {
         Some(prefix) if prefix <= bits(address) => Ok((address, Some(prefix))),
-        _ => Err(Malformed::new(text, "has a prefix that does not fit it")),
+        _ => Err(Malformed::new(text, "has a prefix length that does not fit the address")),
     }
 }
 
@@ -121,7 +121,7 @@ impl fmt::Display for Malformed {
 impl StdError for Malformed {}
 
 fn parse_plain(address: &str, text: &str) -> Result<IpAddr, Malformed> {
-    address.parse().map_err(|_| Malformed::new(text, "is no IP address"))
+    address.parse().map_err(|_| Malformed::new(text, "is not an IP address"))
 }
 
 /// Digits only, where std accepts a sign; no leading zero, where Go accepts some.
@@ -131,7 +131,7 @@ fn parse_prefix(prefix: &str, text: &str) -> Result<u8, Malformed> {
     plain
         .then(|| prefix.parse().ok())
         .flatten()
-        .ok_or_else(|| Malformed::new(text, "is no CIDR: its prefix is no number that fits"))
+        .ok_or_else(|| Malformed::new(text, "is not a CIDR: invalid prefix length"))
 }
 
 fn from_v4(bits: u32) -> IpAddr {
@@ -187,7 +187,10 @@ mod tests {
         ] {
             assert!(parse_cidr(text).is_err(), "{text}");
         }
-        assert_eq!(parse_cidr("10.1/16").unwrap_err().to_string(), r#""10.1/16" is no IP address"#);
+        assert_eq!(
+            parse_cidr("10.1/16").unwrap_err().to_string(),
+            r#""10.1/16" is not an IP address"#
+        );
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl RequestedAddress {
         let mut all: Vec<Self> = Vec::new();
         let mut add = |text: &str, path: String, code: ErrorCode| -> Result<()> {
             let (address, _) = parse_address_or_cidr(text).map_err(|error| {
-                Error::new(code, format!("{path}: {text:?} is no address"))
+                Error::new(code, format!("{path}: invalid address {text:?}"))
                     .caused_by(error)
                     .advise("expected an address such as 10.1.2.3 or 10.1.2.3/24")
             })?;
@@ -83,7 +83,7 @@ impl RequestedAddress {
             for (i, entry) in list.iter().enumerate() {
                 let path = format!("{path}[{i}]");
                 let text = entry.as_str().ok_or_else(|| {
-                    Error::config(&path, format!("expected a text, found {}", shown(entry)))
+                    Error::config(&path, format!("expected a string, found {}", shown(entry)))
                 })?;
                 add(text.trim(), path, ErrorCode::INVALID_CONFIG)?;
             }

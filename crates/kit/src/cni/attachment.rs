@@ -73,7 +73,7 @@ impl NetworkName {
         if is_plain(text) {
             return Ok(Self(text.to_owned()));
         }
-        Err(Error::config("name", format!("{text:?} is no network name: expected {PLAIN}")))
+        Err(Error::config("name", format!("invalid network name {text:?}: expected {PLAIN}")))
     }
 }
 
@@ -99,7 +99,7 @@ fn is_plain(text: &str) -> bool {
 fn invalid(variable: &str, text: &str, expected: &str) -> Error {
     Error::new(
         ErrorCode::INVALID_ENVIRONMENT,
-        format!("{variable}: {text:?} is invalid: expected {expected}"),
+        format!("{variable}: invalid value {text:?}: expected {expected}"),
     )
 }
 

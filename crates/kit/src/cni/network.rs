@@ -24,7 +24,7 @@ impl Network {
             Some(other) => {
                 return Err(Error::config(
                     "name",
-                    format!("expected a text, found {}", shown(other)),
+                    format!("expected a string, found {}", shown(other)),
                 ));
             }
             None => return Err(Error::config("name", "missing network name")),
@@ -120,7 +120,7 @@ impl Network {
         if lists.is_empty() {
             return Err(Error::config(
                 ValidAttachments::KEYS[0],
-                "missing: GC needs the list of attachments to keep, be it empty",
+                "missing: GC needs the list of attachments to keep, which may be empty",
             ));
         }
         let mut keep = ValidAttachments::default();
@@ -131,7 +131,7 @@ impl Network {
             for (i, entry) in list.iter().enumerate() {
                 let text = |member: &str| {
                     entry.get(member).and_then(Value::as_str).ok_or_else(|| {
-                        Error::config(format!("{key}[{i}].{member}"), "expected a text")
+                        Error::config(format!("{key}[{i}].{member}"), "expected a string")
                     })
                 };
                 keep.insert(text("containerID")?, text("ifname")?);
@@ -192,23 +192,38 @@ pub fn parse_value<T: DeserializeOwned>(value: &Value, path: &str) -> Result<T> 
     })
 }
 
-/// What serde says of a value of the wrong type, without the value: where an object should stand, a text
-/// may be a secret.
+/// serde's message about a value of the wrong type, in the words of JSON and without the value: where
+/// an object belongs, a string may be a secret.
 fn without_value(text: &str) -> String {
-    const START: &str = "invalid type: ";
-    // What was expected are words of ours. The value before it may hold any.
-    let parts = text.strip_prefix(START).and_then(|found| found.rsplit_once(", expected "));
+    // The expected type is named by our own code. The value before it may hold any text.
+    let parts =
+        text.strip_prefix("invalid type: ").and_then(|found| found.rsplit_once(", expected "));
     let Some((found, expected)) = parts else { return text.to_owned() };
-    let kind = found.split(['"', '`']).next().unwrap_or_default().trim_end();
-    format!("{START}{kind}, expected {expected}")
+    let found = found.split(['"', '`']).next().unwrap_or_default().trim_end();
+    format!("expected {}, found {}", in_json_words(expected), in_json_words(found))
+}
+
+/// A type of serde's, as JSON calls it.
+fn in_json_words(word: &str) -> &str {
+    match word {
+        "boolean" => "a boolean",
+        "integer" | "floating point" => "a number",
+        "map" | "a map" => "an object",
+        "path string" => "a path",
+        "sequence" | "a sequence" => "an array",
+        "string" => "a string",
+        "u8" | "u16" | "u32" | "u64" => "a whole number",
+        word if word.starts_with("struct ") => "an object",
+        word => word,
+    }
 }
 
 /// Parses exactly one JSON object; error 6 otherwise, in words that fit `what`.
 pub fn parse_object(bytes: &[u8], what: &str) -> Result<Map<String, Value>> {
     match serde_json::from_slice(bytes) {
         Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(Error::new(ErrorCode::DECODE, format!("{what} is JSON, but no object"))
-            .advise("it must be one JSON object, in braces")),
+        Ok(_) => Err(Error::new(ErrorCode::DECODE, format!("{what} is JSON but not an object"))
+            .advise("expected one JSON object, in braces")),
         Err(error) if bytes.iter().all(u8::is_ascii_whitespace) => {
             Err(Error::new(ErrorCode::DECODE, format!("{what} is empty")).caused_by(error))
         }
@@ -230,9 +245,9 @@ pub fn shown(value: &Value) -> String {
 pub fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
-        Value::Bool(_) => "true or false",
+        Value::Bool(_) => "a boolean",
         Value::Number(_) => "a number",
-        Value::String(_) => "a text",
+        Value::String(_) => "a string",
         Value::Array(_) => "an array",
         Value::Object(_) => "an object",
     }
@@ -266,7 +281,10 @@ mod tests {
         }
         let network = network(r#"{"name":"n","ipam":{"servers":["a",1],"other":true}}"#).unwrap();
         let error = network.settings::<Settings>().unwrap_err();
-        assert!(error.to_string().starts_with("ipam.servers[1]: invalid type"), "{error}");
+        assert!(
+            error.to_string().starts_with("ipam.servers[1]: expected a string, found a number"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -279,24 +297,12 @@ mod tests {
             flag: Option<bool>,
         }
         for (value, message) in [
-            (
-                serde_json::json!("a, expected \"b\""),
-                "p: invalid type: string, expected struct Section",
-            ),
-            (serde_json::json!(4711), "p: invalid type: integer, expected struct Section"),
-            (
-                serde_json::json!({"token": 4711.5}),
-                "p.token: invalid type: floating point, expected a string",
-            ),
-            (
-                serde_json::json!({"token": true}),
-                "p.token: invalid type: boolean, expected a string",
-            ),
-            (
-                serde_json::json!({"flag": "x`y"}),
-                "p.flag: invalid type: string, expected a boolean",
-            ),
-            (serde_json::json!({"token": {}}), "p.token: invalid type: map, expected a string"),
+            (serde_json::json!("a, expected \"b\""), "p: expected an object, found a string"),
+            (serde_json::json!(4711), "p: expected an object, found a number"),
+            (serde_json::json!({"token": 4711.5}), "p.token: expected a string, found a number"),
+            (serde_json::json!({"token": true}), "p.token: expected a string, found a boolean"),
+            (serde_json::json!({"flag": "x`y"}), "p.flag: expected a boolean, found a string"),
+            (serde_json::json!({"token": {}}), "p.token: expected a string, found an object"),
             (serde_json::json!({"x": 1}), "p.x: unknown field `x`, expected `token` or `flag`"),
         ] {
             let error = parse_value::<Section>(&value, "p").unwrap_err();

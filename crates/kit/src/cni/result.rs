@@ -185,7 +185,7 @@ impl IpamResult {
                 return Err(Error::new(
                     ErrorCode::INCOMPATIBLE_VERSION,
                     format!(
-                        "cniVersion {version} has no place for a second address of a family ({})",
+                        "cniVersion {version} allows one address per family: {} is the second",
                         second.address
                     ),
                 )
@@ -270,10 +270,19 @@ fn into_object(value: Value, path: &str) -> Result<Map<String, Value>> {
 
 fn cidr(value: Option<Value>, path: &str) -> Result<IpNet> {
     let Some(Value::String(text)) = value else {
-        return Err(Error::config(path, "expected an address with prefix length, as 10.1.2.3/24"));
+        return Err(Error::config(
+            path,
+            "expected an address with prefix length, such as 10.1.2.3/24",
+        ));
     };
     parse_cidr(&text).map_err(|error| {
-        Error::config(path, format!("{text:?} is no address with prefix length")).caused_by(error)
+        Error::config(
+            path,
+            format!(
+                "invalid address {text:?}: expected one with prefix length, such as 10.1.2.3/24"
+            ),
+        )
+        .caused_by(error)
     })
 }
 
@@ -283,7 +292,7 @@ fn address_of(value: Option<Value>, path: &str) -> Result<Option<IpAddr>> {
         // Go's encoder writes an unset address as an empty text.
         Some(Value::String(text)) if text.is_empty() => Ok(None),
         Some(Value::String(text)) => parse_address(&text).map(Some).map_err(|error| {
-            Error::config(path, format!("{text:?} is no address")).caused_by(error)
+            Error::config(path, format!("invalid address {text:?}")).caused_by(error)
         }),
         Some(_) => Err(Error::config(path, "expected an address")),
     }

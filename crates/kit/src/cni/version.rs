@@ -62,7 +62,7 @@ impl Version {
             let text = version.as_str().ok_or_else(|| {
                 Error::config(
                     "cniVersion",
-                    format!("expected a text such as \"1.0.0\", found {}", shown(version)),
+                    format!("expected a string such as \"1.0.0\", found {}", shown(version)),
                 )
             })?;
             // libcni reads an empty version as an absent one.
@@ -74,7 +74,7 @@ impl Version {
         let texts = list
             .as_array()
             .and_then(|list| list.iter().map(Value::as_str).collect::<Option<Vec<_>>>())
-            .ok_or_else(|| Error::config("cniVersions", "expected an array of texts"))?;
+            .ok_or_else(|| Error::config("cniVersions", "expected an array of strings"))?;
         texts
             .iter()
             .filter_map(|text| Self::parse(text).ok())

@@ -48,17 +48,17 @@ impl DelegateAnswer {
         let pools = match take(members, key::POOLS) {
             None => None,
             Some(Value::Array(pools)) if pools.iter().all(Value::is_object) => Some(pools),
-            Some(_) => return Err(malformed("pools are no array of objects")),
+            Some(_) => return Err(malformed("pools: expected an array of objects")),
         };
         let leases = match take(members, key::LEASES) {
             None => None,
             Some(Value::Array(leases)) => Some(leases),
-            Some(_) => return Err(malformed("leases are no array")),
+            Some(_) => return Err(malformed("leases: expected an array")),
         };
         let ipam = match take(members, key::IPAM) {
             None => Map::new(),
             Some(Value::Object(ipam)) => ipam,
-            Some(_) => return Err(malformed("ipam is no object")),
+            Some(_) => return Err(malformed("ipam: expected an object")),
         };
         let static_addresses = take(members, key::STATIC);
         let remembered = take(members, key::REMEMBERED);
@@ -141,10 +141,10 @@ mod tests {
     #[test]
     fn a_malformed_member_is_named() {
         for (answer, message) in [
-            (json!({"pools": {}}), "pools are no array"),
-            (json!({"pools": [1]}), "pools are no array"),
-            (json!({"leases": {}}), "leases are no array"),
-            (json!({"ipam": []}), "ipam is no object"),
+            (json!({"pools": {}}), "pools: expected an array"),
+            (json!({"pools": [1]}), "pools: expected an array"),
+            (json!({"leases": {}}), "leases: expected an array"),
+            (json!({"ipam": []}), "ipam: expected an object"),
             (json!({"static": [{"address": "10.0.0.9"}]}), ".static[0].address: "),
         ] {
             let error = taken(answer).unwrap_err();

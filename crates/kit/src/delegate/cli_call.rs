@@ -52,7 +52,7 @@ impl CliCall {
             let plugin =
                 plugins.filter_map(|plugin| plugin.as_object()).find(|p| p.contains_key("ipam"));
             let mut plugin = plugin.cloned().ok_or_else(|| {
-                Error::new(ErrorCode::INVALID_CONFIG, "plugins: none of them has a section ipam")
+                Error::new(ErrorCode::INVALID_CONFIG, "plugins: no plugin has a section ipam")
             })?;
             for key in ["cniVersion", "name"] {
                 plugin.extend(config.remove(key).map(|value| (key.to_owned(), value)));

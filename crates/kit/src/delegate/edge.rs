@@ -123,7 +123,7 @@ pub fn serve(name: &'static str, delegate: &dyn Delegate, environment: Environme
         && is_stdout_closed()
     {
         let error = Error::new(ErrorCode::IO, "stdout is closed: the addresses would be lost")
-            .advise("call it with a pipe or a file as stdout; >/dev/null drops them on purpose");
+            .advise("connect stdout to a pipe or a file, or to /dev/null to drop the addresses on purpose");
         log_refusal(name, None, &error);
         return ExitCode::FAILURE;
     }
@@ -233,7 +233,7 @@ fn start_log(name: &str, request: &Request) {
         && deadline_from_env(&request.environment).is_none()
     {
         let folder = settings.state_dir.display();
-        warn!("{fault}; {} goes on by the records in {folder}", request.verb);
+        warn!("{fault}; {} continues with the records in {folder}", request.verb);
     }
 }
 
@@ -317,9 +317,9 @@ fn version_for_errors(stdin: &[u8]) -> Version {
 /// hold secrets.
 fn answer_panics(name: &'static str) {
     std::panic::set_hook(Box::new(move |panic| {
-        let error = Error::new(ErrorCode::INTERNAL, format!("{name} met a defect of its own"))
+        let error = Error::new(ErrorCode::INTERNAL, format!("internal error in {name} (bug)"))
             .caused_by(panic.to_string())
-            .advise("report it with the verbose log");
+            .advise("report it, with the verbose log");
         line_to_stderr(&format!("{name}: {}", error.in_full()));
         let reply = Reply::error(Version::NEWEST, &error);
         let _ = std::io::stdout().write_all(reply.stdout.as_bytes());
@@ -358,9 +358,9 @@ fn end_in_time(time: Duration) {
         } else {
             let error = Error::new(
                 ErrorCode::TIMED_OUT,
-                format!("not done within {}", show_duration(time)),
+                format!("deadline exceeded: not done within {}", show_duration(time)),
             )
-            .advise("look at what it waits for, or raise ipam.timeout or its own timeout");
+            .advise("check what it waits for, or raise ipam.timeout or its own timeout");
             let reply = Reply::error(Version::NEWEST, &error);
             write_without_waiting(rustix::stdio::stdout(), reply.stdout.as_bytes());
         }

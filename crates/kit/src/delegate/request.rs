@@ -56,10 +56,7 @@ impl Request {
     /// The attachment; error 4 for a verb that has none.
     pub fn attachment(&self) -> Result<&Attachment> {
         self.attachment.as_ref().ok_or_else(|| {
-            Error::new(
-                ErrorCode::INVALID_ENVIRONMENT,
-                format!("{} is about no attachment", self.verb),
-            )
+            Error::new(ErrorCode::INVALID_ENVIRONMENT, format!("{} has no attachment", self.verb))
         })
     }
 

@@ -64,16 +64,14 @@ pub fn refuse_forbidden(
         let path = format!("{path}{}", key.escape_debug());
         if is_chain_key(key) {
             let message = "only the network configuration may set it";
-            return Err(
-                Error::config(path, message).advise("take it out of what the selector reads")
-            );
+            return Err(Error::config(path, message).advise("remove it from the selector's source"));
         }
         let file = Path::new(value.as_str().unwrap_or_default());
         if is_key(key, "dataDir") && !value.is_null() && !settings.allows_data_dir(file) {
             let message = format!("{} is outside the allowed folders", shown(value));
             return Err(Error::config(path, message)
                 .advise(format!(
-                "name a folder inside one of dataDirs in {}; add it there only if a selector may decide on it",
+                "name a folder inside one of dataDirs in {}; extend dataDirs only if a selector may choose that folder",
                 Settings::PATH
             )));
         }
@@ -84,7 +82,7 @@ pub fn refuse_forbidden(
                 format!("{} is not a regular file inside the allowed folders", shown(value));
             return Err(Error::config(path, message)
                 .advise(format!(
-                "name a file that exists below /etc, /run/systemd/resolve, /run/NetworkManager or one of resolvDirs in {}",
+                "name an existing file below /etc, /run/systemd/resolve, /run/NetworkManager or one of resolvDirs in {}",
                 Settings::PATH
             )));
         }
@@ -105,8 +103,8 @@ pub fn other_spelling<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&
 /// The error of a key that is there twice, in different case.
 pub fn twice(path: &str, other: &str) -> Error {
     let message =
-        format!("{} is there, too, and a plugin in Go reads both as one key", other.escape_debug());
-    Error::config(path, message).advise("write the key once")
+        format!("{} is set, too: plugins in Go read both as one key", other.escape_debug());
+    Error::config(path, message).advise("keep one of the two")
 }
 
 fn is_empty(value: &Value) -> bool {
@@ -173,7 +171,7 @@ mod tests {
     #[test]
     fn a_key_stands_once_whatever_its_letters() {
         let error = refused(json!({"ranges": [], "Ranges": []}), false).unwrap_err();
-        assert!(error.to_string().contains("anges is there, too"), "{error}");
+        assert!(error.to_string().contains("anges is set, too"), "{error}");
         assert!(refused(json!({"ranges": [], "Ranges": null}), false).is_ok());
     }
 }

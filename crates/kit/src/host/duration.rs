@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-/// Parses `10s`, `500ms`, `1m30s` or `2h`: whole numbers with a unit each. `None` otherwise, and
-/// for zero in all.
+/// Reads `10s`, `500ms`, `1m30s` or `2h`: whole numbers, each with a unit. `None` for any other text,
+/// and for a sum of zero.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut total = Duration::ZERO;
@@ -23,10 +23,13 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     (!total.is_zero()).then_some(total)
 }
 
-/// A time for people: `750ms` or `1.5s`, rounded to milliseconds.
+/// Shows a time to people, rounded to milliseconds: `750ms`, `1.5s`, `90s`.
 pub fn show_duration(time: Duration) -> String {
     let milliseconds = time.as_micros().saturating_add(500) / 1000;
-    format!("{:?}", Duration::from_millis(u64::try_from(milliseconds).unwrap_or(u64::MAX)))
+    match u64::try_from(milliseconds).unwrap_or(u64::MAX) {
+        0 => "0ms".to_owned(),
+        milliseconds => format!("{:?}", Duration::from_millis(milliseconds)),
+    }
 }
 
 #[cfg(test)]
@@ -36,7 +39,7 @@ mod tests {
     #[test]
     fn people_read_whole_milliseconds() {
         for (nanoseconds, shown) in
-            [(749_944_297, "750ms"), (1_500_000_000, "1.5s"), (59_999_999_999, "60s"), (1, "0ns")]
+            [(749_944_297, "750ms"), (1_500_000_000, "1.5s"), (59_999_999_999, "60s"), (1, "0ms")]
         {
             assert_eq!(show_duration(Duration::from_nanos(nanoseconds)), shown);
         }

@@ -23,12 +23,12 @@ pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
 pub(super) fn read_all(file: File) -> io::Result<Vec<u8>> {
     let found = file.metadata()?;
     if !found.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let mut content = Vec::with_capacity(found.len().min(LONGEST) as usize + 1);
     file.take(LONGEST + 1).read_to_end(&mut content)?;
     if content.len() as u64 > LONGEST {
-        return Err(io::Error::other("it is larger than 1 MiB"));
+        return Err(io::Error::other("larger than 1 MiB"));
     }
     Ok(content)
 }
@@ -45,10 +45,10 @@ mod tests {
         let large = folder.path().join("large");
         File::create(&large).unwrap().set_len(10 << 20).unwrap();
         for (file, message) in [
-            (large, "it is larger than 1 MiB"),
-            (folder.path().to_owned(), "it is no regular file"),
-            (pipe, "it is no regular file"),
-            ("/dev/zero".into(), "it is no regular file"),
+            (large, "larger than 1 MiB"),
+            (folder.path().to_owned(), "not a regular file"),
+            (pipe, "not a regular file"),
+            ("/dev/zero".into(), "not a regular file"),
         ] {
             assert_eq!(read_regular(&file).unwrap_err().to_string(), message);
         }

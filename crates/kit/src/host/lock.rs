@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// made, for its owner alone.
 ///
 /// # Errors
-/// It cannot be opened or made, or another process has it locked for more than a second.
+/// It cannot be opened or made, or locked by another process for more than a second.
 pub fn lock_folder(path: &Path) -> io::Result<File> {
     let folder = match open_folder(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -45,5 +45,5 @@ pub fn lock_folder(path: &Path) -> io::Result<File> {
     if lock(&folder, Instant::now() + PATIENCE)? {
         return Ok(folder);
     }
-    Err(io::Error::other("another process has it locked all the time"))
+    Err(io::Error::other("locked by another process for more than 1s"))
 }

@@ -56,10 +56,10 @@ impl Node {
             && Identity::read(&path).is_ok_and(|it| it.is_of_another(&machine_id))
         {
             let doubt =
-                format!("the records in {} may be another machine's", state.root().display());
+                format!("the records in {} may belong to another machine", state.root().display());
             settings.refuse_fault(&doubt).map_err(|error| error.with_code(ErrorCode::RECORD))?;
         }
-        settings.refuse_fault("this node's name is not known")?;
+        settings.refuse_fault("this node's name is unknown")?;
         let identity = match Identity::read(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Identity::make(state, &path, &machine_id)
@@ -77,7 +77,7 @@ impl Node {
                 format!("cannot set aside the records of another machine in {}", state.root().display()),
             )
             .caused_by(error)
-            .advise("to act on them would release that machine's leases; the state folder must be writable by root"),
+            .advise("run it as root, with a writable state folder: using these records would release that machine's leases"),
             CloneError::Identity(error) => no_identity(&path, error),
         })?;
         Ok(Self { id: identity.uuid })
@@ -86,8 +86,8 @@ impl Node {
 
 fn no_identity(path: &Path, error: io::Error) -> Error {
     let advice = match error.kind() {
-        ErrorKind::InvalidData => "remove the file: the next ADD makes a new identity",
-        _ => "the state folder must be writable by root",
+        ErrorKind::InvalidData => "remove the file: the next ADD creates a new identity",
+        _ => "run it as root, with a writable state folder",
     };
     Error::io(format!("cannot establish the node's identity in {}", path.display()), error)
         .advise(advice)
@@ -137,7 +137,7 @@ impl Identity {
             .map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
         let is_plain = identity.uuid.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
         if identity.uuid.is_empty() || !is_plain {
-            return Err(io::Error::new(ErrorKind::InvalidData, "its uuid is none"));
+            return Err(io::Error::new(ErrorKind::InvalidData, "invalid uuid"));
         }
         Ok(identity)
     }
@@ -177,7 +177,7 @@ fn lock_or_fail(file: &File, give_up: Instant) -> io::Result<()> {
     if lock(file, give_up)? {
         return Ok(());
     }
-    let held = "another process has held the lock of the node's identity for 10 s";
+    let held = "the node's identity has been locked by another process for 10s";
     Err(io::Error::new(ErrorKind::TimedOut, held))
 }
 
@@ -222,14 +222,14 @@ fn renew(state: &StateDir, path: &Path, machine_id: &str) -> Result<Identity, Cl
         old.boot_id = String::new();
         if let Err(error) = old.replace(path) {
             // Until the next boot it is this machine's all the same.
-            debug!("{} cannot be bound to the machine-id: {error}", path.display());
+            debug!("cannot bind {} to the machine-id: {error}", path.display());
         }
         return Ok(old);
     }
     let aside = state.root().join(format!("attachments.{}", old.uuid));
     warn!(
-        "the state folder {} came from another machine (node {}): this node gets a new identity; the records of \
-         the other are kept in {} and never acted on",
+        "the state folder {} came from another machine (node {}): this node gets a new identity; the other \
+         machine's records are kept in {} and ignored",
         state.root().display(),
         old.uuid,
         aside.display(),

@@ -16,7 +16,7 @@ pub fn open_own(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = retry_on_intr(|| open(path, flags, Mode::from_raw_mode(mode)));
     let file = File::from(opened.map_err(|error| match error {
-        Errno::LOOP => io::Error::other("it is a symbolic link: remove it"),
+        Errno::LOOP => io::Error::other("is a symbolic link: remove it"),
         // A FIFO without a reader, or a socket.
         Errno::NXIO => not_regular(),
         _ => error.into(),
@@ -124,7 +124,7 @@ fn open_up(path: &Path, mode: u32) -> io::Result<()> {
 }
 
 fn not_regular() -> io::Error {
-    io::Error::other("it is no regular file")
+    io::Error::other("not a regular file")
 }
 
 #[cfg(test)]

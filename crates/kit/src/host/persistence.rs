@@ -19,7 +19,7 @@ pub fn volatile_filesystem(folder: &Path) -> Option<&'static str> {
             let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
             let upper = upper_folder(&mounts, standing)?;
             in_memory(file_system(Path::new(&upper))?)
-                .map(|_| "an overlay whose upper folder lies in memory")
+                .map(|_| "an overlay whose upper folder is in memory")
         }
         other => in_memory(other),
     }
@@ -66,7 +66,7 @@ pub fn transient_machine_id(file: &Path) -> Option<&'static str> {
     }
     let is_mount = device(file) != file.parent().and_then(device);
     let lies_in_memory = file_system(file).and_then(in_memory).is_some();
-    (is_mount && lies_in_memory).then_some("is a mount from memory, made anew at each boot")
+    (is_mount && lies_in_memory).then_some("is mounted from memory and changes at each boot")
 }
 
 #[cfg(test)]

@@ -195,7 +195,7 @@ fn is_absent(error: &io::Error) -> bool {
 
 fn unreadable(path: &Path, error: io::Error) -> Error {
     Error::io(format!("cannot read the result cache {}", path.display()), error).advise(
-        "call again; if the error stays, look at the disk, or remove the file once its container is gone",
+        "call again; if the error persists, check the disk, or remove the file after its container",
     )
 }
 

@@ -66,7 +66,7 @@ impl Settings {
         match read_trusted(Path::new(Self::PATH))? {
             Some(bytes) => Self::parse(&bytes).map_err(|error| error.within(Self::PATH)),
             None if fs::symlink_metadata(Self::PATH).is_ok_and(|found| found.is_symlink()) => {
-                let error = io::Error::new(ErrorKind::NotFound, "the link leads to a missing file");
+                let error = io::Error::new(ErrorKind::NotFound, "dangling symbolic link");
                 Err(Error::io(format!("cannot read {}", Self::PATH), error))
             }
             None => Ok(Self::default()),
@@ -90,13 +90,13 @@ impl Settings {
     /// Error 7 names the file, its fault, and `what`.
     pub fn refuse_fault(&self, what: &str) -> Result<()> {
         let Some(fault) = &self.fault else { return Ok(()) };
-        let message = format!("{fault}; without it {what}");
+        let message = format!("{fault}; so {what}");
         Err(Error::new(ErrorCode::INVALID_CONFIG, message)
-            .advise(format!("mend {}; the runtime repeats a DEL", Self::PATH)))
+            .advise(format!("correct {}; the runtime retries a DEL", Self::PATH)))
     }
 
     fn parse(bytes: &[u8]) -> Result<Self> {
-        let object = parse_object(bytes, "it")
+        let object = parse_object(bytes, "the file")
             .map_err(|error| error.with_code(ErrorCode::INVALID_CONFIG))?;
         let file: SettingsFile = serde_path_to_error::deserialize(Value::Object(object))
             .map_err(|error| Error::config(error.path(), error.inner()))?;
@@ -172,10 +172,10 @@ fn flag<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<bool>, D::E
 
 fn node_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     member(deserializer, |value| {
-        let name = value.as_str().ok_or_else(|| mismatch("a text", value))?;
+        let name = value.as_str().ok_or_else(|| mismatch("a string", value))?;
         let is_printable = name.chars().all(|c| c.is_ascii_graphic());
         if name.is_empty() || name.len() > 253 || !is_printable {
-            return Err(mismatch("1 to 253 printable characters without blanks", value));
+            return Err(mismatch("1 to 253 printable characters without spaces", value));
         }
         Ok(name.to_owned())
     })
@@ -244,14 +244,14 @@ mod tests {
             ),
             (
                 r#"{"node":""}"#,
-                "node: expected 1 to 253 printable characters without blanks, found \"\"",
+                "node: expected 1 to 253 printable characters without spaces, found \"\"",
             ),
             (r#"{"statedir":"/x"}"#, "statedir: unknown"),
             (r#"{"statedir":null}"#, "statedir: unknown"),
-            (r#"{"node":1}"#, "node: expected a text, found a number"),
+            (r#"{"node":1}"#, "node: expected a string, found a number"),
             (r#"{"verbose":"yes"}"#, "verbose: expected true or false, found \"yes\""),
             (r#"{"dataDirs":"/x"}"#, "dataDirs: expected an array of folders, found \"/x\""),
-            (r#"{} {}"#, "it is not one JSON object"),
+            (r#"{} {}"#, "the file is not one JSON object"),
         ] {
             let error = Settings::parse(json.as_bytes()).unwrap_err();
             assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);

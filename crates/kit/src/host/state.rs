@@ -30,7 +30,7 @@ impl StateDir {
             Some(value) => match value.as_str().map(PathBuf::from) {
                 Some(root) if root.is_absolute() => Ok(Self { root, from_network: true }),
                 _ => {
-                    let message = format!("{} is not an absolute path", shown(value));
+                    let message = format!("expected an absolute path, found {}", shown(value));
                     Err(Error::config("ipam.stateDir", message))
                 }
             },

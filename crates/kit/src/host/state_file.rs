@@ -133,7 +133,7 @@ mod tests {
         note.change(|number: &mut u32| *number = 7).unwrap();
         let changing = lock_folder(folder.path()).unwrap();
         let error = note.change(|number: &mut u32| *number += 1).unwrap_err();
-        assert!(error.to_string().contains("another process has it locked"), "{error}");
+        assert!(error.to_string().contains("locked by another process"), "{error}");
         assert_eq!(note.read::<u32>(), 7);
         drop(changing);
         // A second change waits for the end of the first.

@@ -108,14 +108,14 @@ fn require_trusted(path: &Path, found: &Metadata, owners: [u32; 3]) -> Result<()
         || (found.is_dir() && found.mode() & STICKY != 0);
     let (why, advice) = if !owners.contains(&found.uid()) {
         let advice = if found.is_symlink() { "chown -h root" } else { "chown root" };
-        ("belongs to neither root nor the user who runs this", advice)
+        ("belongs to another user than root", advice)
     } else if !is_closed {
-        ("may be written by others than its owner", "chmod go-w")
+        ("is writable by users other than its owner", "chmod go-w")
     } else {
         return Ok(());
     };
     let path = path.display();
-    let message = format!("{path} {why}: what lies there is not trusted");
+    let message = format!("{path} {why}: it is not trusted");
     let error = Error::new(ErrorCode::INVALID_CONFIG, message);
     Err(ReadFailure::Untrusted(error.advise(format!("{advice} {path}"))))
 }

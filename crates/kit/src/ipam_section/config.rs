@@ -98,7 +98,7 @@ fn range_set(value: &Value, path: &str) -> Result<Vec<RangeConfig>> {
         }
         _ => error,
     })?;
-    set.ok_or_else(|| Error::config(path, "invalid type: null, expected a sequence"))
+    set.ok_or_else(|| Error::config(path, "expected an array, found null"))
 }
 
 fn elements<'a>(value: &'a Value, path: &str) -> Result<&'a [Value]> {

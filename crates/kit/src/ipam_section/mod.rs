@@ -80,7 +80,7 @@ impl IpamSection {
                 // A replaced system ignores it.
                 Err(error) if reads_as_replaced(ipam) => {
                     if request.verb == Verb::Add {
-                        warn!("{error}: it has no effect");
+                        warn!("{error}: it is ignored");
                     }
                 }
                 judged => judged?,

@@ -34,7 +34,7 @@ pub(super) fn assign(pools: &mut [SectionPool], request: &Request) -> Result<()>
 fn fail_on_add(request: &Request, result: Result<()>) -> Result<()> {
     match (result, request.verb) {
         (Err(error), verb) if verb != Verb::Add => {
-            debug!("a requested address is left out: {}", error.in_full());
+            debug!("a requested address is ignored: {}", error.in_full());
             Ok(())
         }
         (result, _) => result,
@@ -57,9 +57,9 @@ fn assign_one(pools: &mut [SectionPool], requested: RequestedAddress) -> Result<
     let index = find(pools, &requested)?;
     let pool = &mut pools[index];
     if let Some((address, path)) = pool.request() {
-        let reason = format!("for {}, as is {address} of {path}", pool.path);
+        let reason = format!("the second request for {}, after {address} of {path}", pool.path);
         return Err(refused(&requested.path, requested.address, reason)
-            .advise("a pool gives one address: request one of them"));
+            .advise("an ADD takes one address from each pool: request one of the two"));
     }
     pool.requested = Some(requested);
     Ok(())
@@ -90,18 +90,18 @@ fn find(pools: &[SectionPool], requested: &RequestedAddress) -> Result<usize> {
             let taken: Vec<_> = without_ranges.iter().map(|(_, pool)| pool.own_path()).collect();
             let mut reasons = Vec::new();
             if !ranges.is_empty() {
-                reasons.push(format!("in no range of {}", ranges.join(",")));
+                reasons.push(format!("not in {}", ranges.join(",")));
             }
             if !taken.is_empty() {
-                reasons.push(format!("not what {} says", taken.join(", ")));
+                reasons.push(format!("not the address of {}", taken.join(", ")));
             }
             Err(refused(path, *address, reasons.join(" and ")))
         }
         [..] => {
             let paths: Vec<_> = without_ranges.iter().map(|(_, pool)| pool.path.as_str()).collect();
-            let reason = format!("perhaps for one of {}, which have no ranges", paths.join(", "));
+            let reason = format!("ambiguous: {} have no ranges", paths.join(", "));
             Err(refused(path, *address, reason)
-                .advise("give the pool its ranges, or set requested-ip in it"))
+                .advise("give each pool its ranges, or set requested-ip in the pool"))
         }
     }
 }
@@ -159,12 +159,15 @@ mod tests {
     #[test]
     fn requests_that_do_not_fit_are_refused() {
         for (args, message) in [
-            ("10.9.9.9", "10.9.9.9 is in no range of 10.1.2.9-10.1.2.254,10.3.0.1-10.3.255.254,fd"),
-            ("10.1.2.255", "10.1.2.255 is in no range of 10.1.2.9-"),
+            ("10.9.9.9", "10.9.9.9 is not in 10.1.2.9-10.1.2.254,10.3.0.1-10.3.255.254,fd"),
+            ("10.1.2.255", "10.1.2.255 is not in 10.1.2.9-"),
             ("10.3.0.1", "10.3.0.1 is the gateway of 10.3.0.1-10.3.255.254"),
             ("10.1.2.1", "10.1.2.1 is the gateway of 10.1.2.9-10.1.2.254"),
             ("10.1.2.65", "10.1.2.65 is excluded from 10.1.2.9-10.1.2.254 by 10.1.2.64/26"),
-            ("10.1.2.9,10.3.0.9", "10.3.0.9 is for ipam.ranges[0], as is 10.1.2.9 of CNI_ARGS IP"),
+            (
+                "10.1.2.9,10.3.0.9",
+                "10.3.0.9 is the second request for ipam.ranges[0], after 10.1.2.9 of CNI_ARGS IP",
+            ),
         ] {
             let call = two_sets().args(&format!("IP={args}"));
             call.err(101, &format!("CNI_ARGS IP: {message}"));
@@ -174,9 +177,9 @@ mod tests {
             .with("runtimeConfig", json!({"ips": ["10.1.2.10"]}))
             .err(
                 101,
-                "runtimeConfig.ips[0]: 10.1.2.10 is for ipam.ranges[0], as is 10.1.2.9 of args.cni",
+                "runtimeConfig.ips[0]: 10.1.2.10 is the second request for ipam.ranges[0], after 10.1.2.9 of args.cni",
             );
-        two_sets().args("IP=pear").err(4, "CNI_ARGS IP: \"pear\" is no address");
+        two_sets().args("IP=pear").err(4, "CNI_ARGS IP: invalid address \"pear\"");
     }
 
     #[test]
@@ -209,7 +212,7 @@ mod tests {
         let call = pools(one.clone(), "IP=192.0.2.1");
         assert_eq!(requested(call), [json!(null), json!("192.0.2.1"), json!(null)]);
         pools(one.clone(), "IP=10.9.9.9,10.9.9.8")
-            .err(101, "CNI_ARGS IP: 10.9.9.8 is for ipam.pools[2], as is 10.9.9.9 of CNI_ARGS IP");
+            .err(101, "CNI_ARGS IP: 10.9.9.8 is the second request for ipam.pools[2], after 10.9.9.9 of CNI_ARGS IP");
         pools(one, "IP=10.1.2.1").err(101, "CNI_ARGS IP: 10.1.2.1 is the gateway of 10.1.2.1-");
     }
 
@@ -218,25 +221,25 @@ mod tests {
         for (given, message) in [
             (
                 json!([{"name": "a"}, {"name": "b"}]),
-                "perhaps for one of ipam.pools[0], ipam.pools[1], which have no ranges",
+                "ambiguous: ipam.pools[0], ipam.pools[1] have no ranges",
             ),
             (
                 json!([{"name": "a", "requested-ip": "10.1.2.3"}]),
-                "not what ipam.pools[0].requested-ip says",
+                "not the address of ipam.pools[0].requested-ip",
             ),
             (
                 json!([{"name": "a", "requested-ip": "10.1.2.3"}, {"ranges": [{"subnet": "10.1.0.0/24"}]}]),
-                "in no range of 10.1.0.1-10.1.0.254 and not what ipam.pools[0].requested-ip says",
+                "not in 10.1.0.1-10.1.0.254 and not the address of ipam.pools[0].requested-ip",
             ),
             (
                 json!([{"ranges": [{"subnet": "10.9.9.0/24"}], "requested-ip": "10.9.9.8"}]),
-                "for ipam.pools[0], as is 10.9.9.8 of ipam.pools[0].requested-ip",
+                "the second request for ipam.pools[0], after 10.9.9.8 of ipam.pools[0].requested-ip",
             ),
         ] {
             let details = pools(given, "IP=10.9.9.9")
                 .err(101, &format!("CNI_ARGS IP: 10.9.9.9 is {message}"));
-            if message.starts_with("perhaps") {
-                assert_eq!(details, "give the pool its ranges, or set requested-ip in it");
+            if message.starts_with("ambiguous") {
+                assert_eq!(details, "give each pool its ranges, or set requested-ip in the pool");
             }
         }
     }
@@ -245,7 +248,7 @@ mod tests {
     fn a_pools_own_request_must_fit_its_ranges() {
         for (own, message) in [
             ("10.1.2.1", "10.1.2.1 is the gateway of 10.1.2.1-10.1.2.254"),
-            ("10.9.9.9", "10.9.9.9 is in no range of 10.1.2.1-10.1.2.254"),
+            ("10.9.9.9", "10.9.9.9 is not in 10.1.2.1-10.1.2.254"),
             ("10.1.2.7", "10.1.2.7 is excluded from 10.1.2.1-10.1.2.254 by 10.1.2.7/32"),
         ] {
             let range = json!({"subnet": "10.1.2.0/24", "exclude": ["10.1.2.7"]});

@@ -95,15 +95,15 @@ fn from_pools(
     const PATH: &str = "ipam.pools";
     let ranges = (!config.ranges.is_empty()).then_some("ipam.ranges");
     if let Some(other) = ranges.or(config.single_range.as_ref().map(|_| "ipam.subnet")) {
-        return Err(Error::config(PATH, format!("given together with {other}"))
-            .advise(format!("give one of both: ranges may be written into the pools in {PATH}")));
+        return Err(Error::config(PATH, format!("cannot be combined with {other}"))
+            .advise(format!("set one of the two: a pool of {PATH} may have ranges of its own")));
     }
     if network.ip_ranges().is_some() {
-        warn!("{IP_RANGES} is not used: {PATH} says what the pools are");
+        warn!("{IP_RANGES} is ignored: {PATH} names the pools");
     }
     let Some(pools) = pools.as_array().filter(|pools| !pools.is_empty()) else {
         return Err(Error::config(PATH, "expected an array of at least one pool")
-            .advise(r#"as in "pools": [{"name": "blue"}]"#));
+            .advise(r#"such as "pools": [{"name": "blue"}]"#));
     };
     let rules = config.rules;
     let numbered = pools.iter().enumerate();
@@ -145,7 +145,7 @@ fn refuse_for_version(pools: &[SectionPool], network: &Network) -> Result<()> {
             return Err(Error::new(
                 ErrorCode::INCOMPATIBLE_VERSION,
                 format!(
-                    "cniVersion {version} has no place for more than one address per family ({})",
+                    "cniVersion {version} allows one address per family: {} are of one family",
                     paths.join(", ")
                 ),
             )
@@ -187,10 +187,10 @@ mod tests {
             (json!("blue"), ": expected an array of at least one pool"),
             (json!([{"name": "a"}, "b"]), "[1]: expected an object with name or ranges"),
             (json!([{}]), "[0]: expected a name or ranges"),
-            (json!([{"name": 5}]), "[0].name: invalid type"),
+            (json!([{"name": 5}]), "[0].name: expected a string, found a number"),
             (
                 json!([{"name": "a", "requested-ip": "x"}]),
-                "[0].requested-ip: \"x\" is no IP address",
+                "[0].requested-ip: \"x\" is not an IP address",
             ),
             (
                 json!([{"name": "a", "requested-ip": "::1", "requested_ip": "::2"}]),
@@ -217,8 +217,8 @@ mod tests {
             [("ranges", json!([[{"subnet": "10.1.2.0/24"}]])), ("subnet", json!("10.1.2.0/24"))]
         {
             let details = SectionCall::ipam(json!({"pools": pools, key: value}))
-                .err(7, &format!("ipam.pools: given together with ipam.{key}"));
-            assert!(details.starts_with("give one of both"), "{details}");
+                .err(7, &format!("ipam.pools: cannot be combined with ipam.{key}"));
+            assert!(details.starts_with("set one of the two"), "{details}");
         }
         let runtime = json!({"ipRanges": [[{"subnet": "10.1.2.0/24"}]]});
         let answer = SectionCall::ipam(json!({"pools": pools})).with("runtimeConfig", runtime).ok();
@@ -257,10 +257,16 @@ mod tests {
     fn bad_sets_name_their_place() {
         for (ipam, message) in [
             (json!({"ranges": [[]]}), "ipam.ranges[0]: empty range set"),
-            (json!({"ranges": [{"subnet": "10.1.2.0/24"}]}), "ipam.ranges[0]: invalid type"),
-            (json!({"ranges": [[{"subnet": 5}]]}), "ipam.ranges[0][0].subnet: invalid type"),
-            (json!({"subnet": 5}), "ipam.subnet: invalid type"),
-            (json!({"subnet": "10.1.2.0"}), "ipam.subnet: \"10.1.2.0\" is no CIDR"),
+            (
+                json!({"ranges": [{"subnet": "10.1.2.0/24"}]}),
+                "ipam.ranges[0]: expected an array, found an object",
+            ),
+            (
+                json!({"ranges": [[{"subnet": 5}]]}),
+                "ipam.ranges[0][0].subnet: expected a string, found a number",
+            ),
+            (json!({"subnet": 5}), "ipam.subnet: expected a string, found a number"),
+            (json!({"subnet": "10.1.2.0"}), "ipam.subnet: \"10.1.2.0\" is not a CIDR"),
             (
                 json!({"subnet": "2001:db8::/127"}),
                 "ipam.subnet: 2001:db8::/127 is too small to allocate from",
@@ -297,8 +303,8 @@ mod tests {
     #[test]
     fn bad_sets_of_the_runtime_name_their_place() {
         for (sets, message) in [
-            (json!("x"), ": invalid type: string"),
-            (json!([[{"subnet": 5}]]), "[0][0].subnet: invalid type"),
+            (json!("x"), ": expected an array, found a string"),
+            (json!([[{"subnet": 5}]]), "[0][0].subnet: expected a string, found a number"),
             (json!([[{"subnet": "10.1.2.0/24"}], [{}]]), "[1][0].subnet: missing"),
             (
                 json!([[{"subnet": "10.9.0.0/16"}], [{"subnet": "10.9.1.0/24"}]]),
@@ -318,7 +324,7 @@ mod tests {
                                      [{"subnet": "11.1.2.0/24"}]]});
         call(sets.clone()).err(
             1,
-            "cniVersion 0.2.0 has no place for more than one address per family (ipam.ranges[0], ipam.ranges[2])",
+            "cniVersion 0.2.0 allows one address per family: ipam.ranges[0], ipam.ranges[2] are of one family",
         );
         SectionCall::ipam(sets).with("cniVersion", json!("0.3.0")).ok();
         call(json!({"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]})).ok();

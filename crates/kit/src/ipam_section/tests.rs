@@ -35,11 +35,11 @@ fn routes_are_copied_and_stay_without_gateway() {
 #[test]
 fn bad_routes_name_their_place() {
     for (routes, message) in [
-        (json!({}), "ipam.routes: invalid type: map, expected a sequence"),
+        (json!({}), "ipam.routes: expected an array, found an object"),
         (json!([{"dst": "0.0.0.0/0"}, 5]), "ipam.routes[1]: expected an object"),
         (json!([{"gw": "10.1.2.1"}]), "ipam.routes[0].dst: expected an address"),
-        (json!([{"dst": "10.0.0.0"}]), "ipam.routes[0].dst: \"10.0.0.0\" is no address"),
-        (json!([{"dst": "::/0", "gw": "x"}]), "ipam.routes[0].gw: \"x\" is no address"),
+        (json!([{"dst": "10.0.0.0"}]), "ipam.routes[0].dst: invalid address \"10.0.0.0\""),
+        (json!([{"dst": "::/0", "gw": "x"}]), "ipam.routes[0].gw: invalid address \"x\""),
     ] {
         SectionCall::ipam(json!({"subnet": "10.1.2.0/24", "routes": routes})).err(7, message);
     }
@@ -49,7 +49,7 @@ fn bad_routes_name_their_place() {
 fn a_file_without_an_end_is_no_name_resolution() {
     let ipam = json!({"subnet": "10.1.2.0/24", "resolvConf": "/dev/zero"});
     let details = SectionCall::ipam(ipam).err(5, "ipam.resolvConf: cannot read /dev/zero");
-    assert_eq!(details, "it is no regular file");
+    assert_eq!(details, "not a regular file");
 }
 
 #[test]
@@ -108,16 +108,16 @@ fn what_a_result_has_already_stays_once() {
 #[test]
 fn keys_in_other_letters_are_not_passed_over() {
     let details = SectionCall::ipam(json!({"subnet": "10.1.2.0/24", "RangeStart": "10.1.2.9"}))
-        .err(7, "ipam.RangeStart: write rangeStart");
-    assert_eq!(details, "keys are read in these very letters");
+        .err(7, "ipam.RangeStart: unknown key (did you mean rangeStart?)");
+    assert_eq!(details, "keys are case-sensitive");
     SectionCall::ipam(json!({"subnet": "10.1.2.0/24", "DATADIR": "/leases"}))
-        .err(7, "ipam.DATADIR: write dataDir");
+        .err(7, "ipam.DATADIR: unknown key (did you mean dataDir?)");
     SectionCall::ipam(json!({"ranges": [[], [{"subnet": "10.1.2.0/24", "Gateway": "10.1.2.9"}]]}))
-        .err(7, "ipam.ranges[1][0].Gateway: write gateway");
+        .err(7, "ipam.ranges[1][0].Gateway: unknown key (did you mean gateway?)");
     SectionCall::ipam(
         json!({"subnet": "10.1.2.0/24", "routes": [{"dst": "::/0", "GW": "fd00::1"}]}),
     )
-    .err(7, "ipam.routes[0].GW: write gw");
+    .err(7, "ipam.routes[0].GW: unknown key (did you mean gw?)");
 }
 
 #[test]
@@ -135,9 +135,12 @@ fn a_misspelt_key_is_refused_on_add_and_status_alone() {
     };
     let in_ranges = || SectionCall::ipam(json!({"ranges": ranges}));
     for verb in [Verb::Add, Verb::Status] {
-        let place = "runtimeConfig.ipRanges[0][0].rangeStat: write rangeStart";
+        let place =
+            "runtimeConfig.ipRanges[0][0].rangeStat: unknown key (did you mean rangeStart?)";
         of_runtime().verb(verb).err(7, place);
-        in_ranges().verb(verb).err(7, "ipam.ranges[0][0].rangeStat: write rangeStart");
+        in_ranges()
+            .verb(verb)
+            .err(7, "ipam.ranges[0][0].rangeStat: unknown key (did you mean rangeStart?)");
     }
     for verb in [Verb::Del, Verb::Check, Verb::Gc] {
         of_runtime().verb(verb).ok();
@@ -159,6 +162,6 @@ fn a_replaced_system_ignores_a_misspelt_key_of_its_own_form() {
         // No replaced system has pools.
         let pools = json!([{"naem": "a", "ranges": [{"subnet": "10.1.2.0/24"}]}]);
         let pools = SectionCall::ipam(json!({"rangeRules": rules, "pools": pools}));
-        pools.err(7, "ipam.pools[0].naem: write name");
+        pools.err(7, "ipam.pools[0].naem: unknown key (did you mean name?)");
     }
 }

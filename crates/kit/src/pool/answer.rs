@@ -68,7 +68,7 @@ impl<'a> ExpectedPool<'a> {
                 Some(name) => format!("the pool {name:?}"),
                 None => "a pool".to_owned(),
             };
-            error.within(format_args!("{pool} cannot be read")).with_code(ErrorCode::UNSERVED)
+            error.within(format_args!("cannot read {pool}")).with_code(ErrorCode::UNSERVED)
         })
     }
 
@@ -292,14 +292,11 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_named() {
         for (pool, place) in [
-            (
-                json!({"name": "a", "ranges": "10.0.0.0/24"}),
-                "the pool \"a\" cannot be read: ranges",
-            ),
-            (json!({"ranges": [{"subnet": "pear"}]}), "a pool cannot be read: ranges[0].subnet: "),
+            (json!({"name": "a", "ranges": "10.0.0.0/24"}), "cannot read the pool \"a\": ranges"),
+            (json!({"ranges": [{"subnet": "pear"}]}), "cannot read a pool: ranges[0].subnet: "),
             (
                 json!({"name": "a", "requested-ip": "pear"}),
-                "the pool \"a\" cannot be read: requested-ip: ",
+                "cannot read the pool \"a\": requested-ip: ",
             ),
         ] {
             let message = fault(&json!([pool]), &json!([]), &["10.0.0.2"]);

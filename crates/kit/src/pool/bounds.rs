@@ -68,7 +68,7 @@ struct RangeMembers<'a> {
 impl RangeMembers<'_> {
     fn subnet(&self, rules: RangeRules) -> Result<IpNet> {
         let Some(text) = &self.config.subnet else {
-            return Err(self.error("subnet", "missing: expected a CIDR as 10.1.0.0/16"));
+            return Err(self.error("subnet", "missing: expected a CIDR such as 10.1.0.0/16"));
         };
         let subnet = address::parse_cidr(text).map_err(|error| self.error("subnet", error))?;
         if rules.small == SmallSubnets::Refuse && is_small(subnet) {
@@ -119,7 +119,7 @@ impl RangeMembers<'_> {
             "subnet"
         };
         let Some(start) = start else {
-            return Err(self.error(culprit, "no address is left after the subnet's"));
+            return Err(self.error(culprit, "the subnet has no address to allocate"));
         };
         if start > end {
             let message = format!("the range starts at {start}, after its end {end}");
@@ -275,7 +275,7 @@ mod tests {
         refused(
             ["255.255.255.255/8", "", "", ""],
             ETCD,
-            "subnet: no address is left after the subnet's",
+            "subnet: the subnet has no address to allocate",
         );
     }
 
@@ -289,8 +289,11 @@ mod tests {
     #[test]
     fn bad_bounds_name_their_member() {
         for (members, message) in [
-            (["", "10.0.0.1", "", ""], "subnet: missing: expected a CIDR as 10.1.0.0/16"),
-            (["10.1.2.0", "", "", ""], r#"subnet: "10.1.2.0" is no CIDR: it has no prefix length"#),
+            (["", "10.0.0.1", "", ""], "subnet: missing: expected a CIDR such as 10.1.0.0/16"),
+            (
+                ["10.1.2.0", "", "", ""],
+                r#"subnet: "10.1.2.0" is not a CIDR: missing prefix length"#,
+            ),
             (
                 ["::ffff:10.0.0.0/104", "", "", ""],
                 r#"subnet: "::ffff:10.0.0.0/104" is IPv4-mapped: write it as IPv4"#,
@@ -305,7 +308,7 @@ mod tests {
             ),
             (["192.0.2.0/24", "192.0.3.1", "", ""], "rangeStart: 192.0.3.1 is not in 192.0.2.0/24"),
             (["192.0.2.0/24", "", "192.0.3.1", ""], "rangeEnd: 192.0.3.1 is not in 192.0.2.0/24"),
-            (["192.0.2.0/24", "x", "", ""], r#"rangeStart: "x" is no IP address"#),
+            (["192.0.2.0/24", "x", "", ""], r#"rangeStart: "x" is not an IP address"#),
             (
                 ["192.0.2.0/24", "", "", "fd00::1"],
                 "gateway: fd00::1 is of another address family than 192.0.2.0/24",
@@ -334,7 +337,7 @@ mod tests {
         );
         assert_eq!(
             read("10.0.0.0/33").unwrap_err().to_string(),
-            r#"r.exclude[1]: "10.0.0.0/33" is no CIDR: its prefix is too long"#
+            r#"r.exclude[1]: "10.0.0.0/33" is not a CIDR: prefix length too long"#
         );
     }
 }

@@ -44,11 +44,11 @@ pub(super) fn clip(config: &RangeConfig, path: &str) -> Clipped {
     let mut remarks = Vec::new();
     if let Some(start) = start.filter(|start| *start < network) {
         config.range_start = None;
-        remarks.push(format!("{}: it has no effect", outside("rangeStart", start)));
+        remarks.push(format!("{}: it is ignored", outside("rangeStart", start)));
     }
     if let Some(end) = end.filter(|end| *end > broadcast) {
         config.range_end = None;
-        remarks.push(format!("{}: it has no effect", outside("rangeEnd", end)));
+        remarks.push(format!("{}: it is ignored", outside("rangeEnd", end)));
     }
     // The network and the broadcast address are given out where a bound names them.
     match (start, end) {
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(
             set.remarks(),
             [
-                "p: mixed address families: each ADD gets one address, of the first range that has one",
+                "p: mixed address families: an ADD takes one address, from the first range that has one free",
                 "p: 10.0.20.1-10.0.20.254 and 10.0.0.1-10.0.255.254 overlap: each address is given once",
                 "p: 10.0.0.1-10.0.255.254 and 10.0.20.1-10.0.20.254 overlap: each address is given once",
             ]

@@ -256,7 +256,7 @@ mod tests {
             ),
             (
                 json!({"name": "a", "requested_ip": "10.0.0.01"}),
-                r#".requested_ip: "10.0.0.01" is no IP address"#,
+                r#".requested_ip: "10.0.0.01" is not an IP address"#,
             ),
             (
                 json!({"name": "a", "index": -1}),
@@ -264,11 +264,11 @@ mod tests {
             ),
             (
                 json!({"ranges": [{"subnet": "10.0.0.0/8"}, {"subnet": 5}]}),
-                ".ranges[1].subnet: invalid type: integer, expected a string",
+                ".ranges[1].subnet: expected a string, found a number",
             ),
             (
                 json!({"ranges": [{"exclude": ["10.0.0.1", 5]}]}),
-                ".ranges[0].exclude[1]: invalid type: integer, expected a string",
+                ".ranges[0].exclude[1]: expected a string, found a number",
             ),
         ] {
             let error = parse(value).unwrap_err().to_string();

@@ -50,9 +50,9 @@ impl RangeConfig {
         match ranges.iter().position(|range| range.unknown.contains_key("strategy")) {
             None => Ok(()),
             Some(index) => {
-                let message = "an address is chosen among all ranges of a pool";
+                let message = "strategy applies to a whole pool, not to one range";
                 Err(Error::config(format!("{path}[{index}].strategy"), message)
-                    .advise("write strategy into ipam, for all pools, or into one of ipam.pools"))
+                    .advise("set strategy in ipam, for all pools, or in one of ipam.pools"))
             }
         }
     }

@@ -41,7 +41,7 @@ impl RangeSet {
                     set.remarks.extend(remarks);
                 }
                 Clipped::Empty(error) => {
-                    set.remarks.push(format!("{error}: the range gives no address"));
+                    set.remarks.push(format!("{error}: the range is ignored"));
                     emptied = emptied.or(Some(error));
                 }
             }
@@ -58,7 +58,7 @@ impl RangeSet {
             }
             Sets::Lenient => {
                 let mixed = set.mixture().map(|mixture| {
-                    format!("{path}: {mixture}: each ADD gets one address, of the first range that has one")
+                    format!("{path}: {mixture}: an ADD takes one address, from the first range that has one free")
                 });
                 let overlaps = set.overlaps_inside();
                 let overlaps = overlaps.map(|o| format!("{path}: {o}: each address is given once"));
@@ -120,7 +120,7 @@ impl RangeSet {
     /// Why the address may not be given out of these ranges; none when it may.
     pub fn refusal(&self, address: IpAddr) -> Option<String> {
         let Some(range) = self.find(address) else {
-            return Some(format!("in no range of {self}"));
+            return Some(format!("not in {self}"));
         };
         if range.usable(address) {
             return None;
@@ -133,7 +133,7 @@ impl RangeSet {
         let hole = range.exclude().iter().find(|hole| hole.contains(&address));
         Some(match hole {
             Some(hole) => format!("excluded from {range} by {hole}"),
-            None => format!("never given out of {range}"),
+            None => format!("not available in {range}"),
         })
     }
 

@@ -130,9 +130,9 @@ fn what_is_wrong_is_named_by_its_place() {
             "ipam.racks.cafile: unknown key",
             "expected one of token, tokenFile, caFile, certFile, keyFile, timeout, row",
         ),
-        (json!({"tokenFile": 5}), "ipam.racks.tokenFile: invalid type", ""),
-        (json!({"token": ["s3cret"]}), "ipam.racks.token: invalid type", ""),
-        (json!({"row": "x"}), "ipam.racks.row: invalid type", ""),
+        (json!({"tokenFile": 5}), "ipam.racks.tokenFile: expected a path, found a number", ""),
+        (json!({"token": ["s3cret"]}), "ipam.racks.token: expected a string, found an array", ""),
+        (json!({"row": "x"}), "ipam.racks.row: expected a whole number, found a string", ""),
     ] {
         let error = read(section).unwrap_err();
         assert!(error.to_string().starts_with(message), "{error}");
@@ -172,7 +172,7 @@ fn a_token_file_without_an_end_or_without_a_writer_is_refused_at_once() {
             (read_with(json!({}), &[("RACKS_TOKEN_FILE", file)]).unwrap_err(), "RACKS_TOKEN_FILE"),
         ] {
             assert_eq!(error.to_string(), format!("{path}: {file} cannot be read"));
-            assert!(error.details().starts_with("it is no regular file"), "{error:?}");
+            assert!(error.details().starts_with("not a regular file"), "{error:?}");
         }
     }
 }

@@ -103,12 +103,12 @@ fn keys_of_the_replaced_plugins_in_other_letters_are_not_passed_over() {
     for (ipam, message) in [
         (
             json!({"endpoints": ["a"], "certFile": "/c", "etcd": {"layout": "host-etcd"}}),
-            "ipam.certFile: write certfile",
+            "ipam.certFile: unknown key (did you mean certfile?)",
         ),
         (
             json!({"etcdConfig": {"etcdURL": "a", "etcdCAFile": "/c", "EtcdKeyFile": "/k"},
                    "etcd": {"layout": "cni-ipam-etcd"}}),
-            "ipam.etcdConfig.EtcdKeyFile: write etcdKeyFile",
+            "ipam.etcdConfig.EtcdKeyFile: unknown key (did you mean etcdKeyFile?)",
         ),
     ] {
         let error = store(ipam).unwrap_err();

@@ -333,13 +333,16 @@ fn a_misspelt_key_of_a_route_is_a_warning_of_the_preset_and_an_error_of_a_chain(
     let told = outcome
         .stderr
         .lines()
-        .filter(|line| line.contains("ipam.routes[0].gws is ignored: write gw if that is meant"));
+        .filter(|line| line.contains("ipam.routes[0].gws is ignored (did you mean gw?)"));
     assert_eq!(told.count(), 1, "{}", outcome.stderr);
     outcome.success();
     let delegates = json!(["ipam-ds-kube-node", "ipam-da-local"]);
     let network = with(&site.chain(delegates), "routes", routes);
     let (code, text) = site.world.call("ADD", "c2", &network).failure();
-    assert!(text.starts_with("ipam-ds-kube-node: ipam.routes[0].gws: write gw"), "{code} {text}");
+    assert!(
+        text.starts_with("ipam-ds-kube-node: ipam.routes[0].gws: unknown key (did you mean gw?)"),
+        "{code} {text}"
+    );
     // Without a record the chain runs as it is configured.
     site.world.call("DEL", "c2", &network).ended_well();
 }

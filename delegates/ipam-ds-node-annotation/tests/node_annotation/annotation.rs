@@ -129,7 +129,7 @@ fn settings_without_a_range_give_no_address_and_say_so() {
     ] {
         let (code, error) = site.annotate(&text).call("ADD", "c1").failure();
         assert_eq!(code, 7, "{text}: {error}");
-        assert!(error.contains("nothing says which pools to serve"), "{text}: {error}");
+        assert!(error.contains("no selector runs before this delegate"), "{text}: {error}");
         assert_eq!(site.leases("net"), [""; 0]);
     }
 }
@@ -141,7 +141,7 @@ fn a_flat_list_of_ranges_is_refused_by_our_allocator_and_passed_to_another_as_it
     let (code, error) = site.call("ADD", "c1").failure();
     assert_eq!(code, 7, "{error}");
     assert!(error.starts_with("ipam-da-local: ipam.ranges[0]: "), "{error}");
-    assert!(error.contains(r#"as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#), "{error}");
+    assert!(error.contains(r#"such as "ranges": [[{"subnet": "10.1.2.0/24"}]]"#), "{error}");
     let real = ipam_testkit::world::host_local();
     let next =
         site.elsewhere("host-local", &format!("printf '%s' \"$in\" | exec {}", real.display()));
@@ -196,7 +196,7 @@ fn nothing_in_an_annotation_runs() {
         let (code, error) = refused(&site, &text.replace("HERE", here.to_str().unwrap()));
         assert_eq!(code, 7, "{text}: {error}");
         assert!(error.starts_with("no settings in JSON: "), "{text}: {error}");
-        assert!(error.contains(r#"as in "ranges": [[{"subnet": "#), "{text}: {error}");
+        assert!(error.contains(r#"such as "ranges": [[{"subnet": "#), "{text}: {error}");
         // Nothing was put in for what stands for something else.
         assert!(!error.contains("/usr/sbin"), "{text}: {error}");
         assert_untouched(&site);
@@ -455,7 +455,7 @@ fn a_network_that_names_no_annotation_or_a_machine_that_is_no_node_is_told() {
     for (value, said) in [
         (Value::Null, "ipam.annotation: missing"),
         (json!(""), "ipam.annotation: missing"),
-        (json!(["a"]), "ipam.annotation: invalid type"),
+        (json!(["a"]), "ipam.annotation: expected a string, found an array"),
     ] {
         let network = with(&site.network(), "annotation", value);
         let (code, error) = site.call_with("ADD", "c1", &network).failure();

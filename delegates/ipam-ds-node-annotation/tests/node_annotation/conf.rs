@@ -127,8 +127,8 @@ fn a_file_that_is_none_of_ours_is_refused_and_nothing_runs() {
     let place = file.display().to_string();
     for (text, said) in [
         ("", "is empty"),
-        ("[]", "is JSON, but no object"),
-        ("null", "is JSON, but no object"),
+        ("[]", "is JSON but not an object"),
+        ("null", "is JSON but not an object"),
         ("kubeconfig=/k", "is not one JSON object"),
         ("{} {}", "is not one JSON object"),
         ("\u{feff}{}", "is not one JSON object"),
@@ -155,7 +155,7 @@ fn a_file_that_is_none_of_ours_is_refused_and_nothing_runs() {
     fs::write(&inside, &good).unwrap();
     fs::set_permissions(site.world.path("open"), Permissions::from_mode(0o777)).unwrap();
     let (code, error) = call_with_file(&site, &inside, "c1").failure();
-    assert!(code == 7 && error.contains("may be written by others"), "{error}");
+    assert!(code == 7 && error.contains("is writable by users other"), "{error}");
     // Between root's link and root's file, a link that somebody else may turn elsewhere.
     fs::create_dir(site.world.path("mine")).unwrap();
     let (outer, inner) = (site.world.path("outer"), site.world.path("mine/link"));
@@ -168,7 +168,7 @@ fn a_file_that_is_none_of_ours_is_refused_and_nothing_runs() {
     chown(site.world.path("mine"), Some(65534), None).unwrap();
     std::os::unix::fs::lchown(&inner, Some(0), None).unwrap();
     let (code, error) = call_with_file(&site, &outer, "c1").failure();
-    assert!(code == 7 && error.contains("mine belongs to neither root nor"), "{error}");
+    assert!(code == 7 && error.contains("mine belongs to another user than root"), "{error}");
     assert_eq!(site.world.calls(), [Value::Null; 0]);
     assert_eq!((site.asked(), site.world.lines("c1").len()), (0, 0));
     fs::write(&file, &good).unwrap();

@@ -100,7 +100,7 @@ fn an_annotation_moves_no_leases_and_no_log_of_the_real_host_local_in_whatever_l
     }
     assert!(!outside.exists());
     site.annotate(r#"ranges: [[{subnet: "10.5.0.0/24"}]], "x": 1, "X": 2"#);
-    assert!(site.call("ADD", "c1").failure().1.contains("is there, too"));
+    assert!(site.call("ADD", "c1").failure().1.contains("is set, too"));
     site.annotate(r#"ranges: [[{subnet: "10.5.0.0/24"}]], "datadir": "/var/lib/cni/elsewhere""#);
     site.call("ADD", "c1").success();
     assert!(site.host.path("/var/lib/cni/elsewhere/net/10.5.0.2").exists());
