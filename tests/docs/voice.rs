@@ -75,7 +75,6 @@ const NOT_YET: &[&str] = &[
     "delegates/ipam-ds-static",
     "docs/contract.md",
     "docs/delegates.md",
-    "docs/errors.md",
     "docs/moving/kube-node.md",
     "docs/moving/node-annotation.md",
     "examples/ipam-ds-rack.rs",
@@ -83,7 +82,6 @@ const NOT_YET: &[&str] = &[
 
 /// Sources whose rustdoc is not reworded yet.
 const RUSTDOC_NOT_YET: &[&str] = &[
-    "crates/kit",
     "crates/kube",
     "crates/servers",
     "crates/suites",
@@ -288,6 +286,12 @@ struct Texts {
     messages: Vec<Passage>,
     /// Paragraphs of rustdoc.
     rustdoc: Vec<Passage>,
+}
+
+/// The messages of all sources.
+pub(super) fn messages() -> Vec<String> {
+    let texts = sources().into_iter().flat_map(|source| texts_of(&source).messages);
+    texts.map(|passage| passage.text).collect()
 }
 
 fn texts_of(source: &str) -> Texts {

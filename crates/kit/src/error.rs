@@ -11,62 +11,115 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ErrorCode(u32);
 
-macro_rules! codes {
-    ($($(#[doc = $doc:literal])+ $name:ident = $number:literal, $advice:literal;)+) => {
-        impl ErrorCode {
-            $($(#[doc = $doc])+ pub const $name: Self = Self($number);)+
+/// A row of the table of error codes, as `docs/errors.md` shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct ErrorCodeRow {
+    /// The number.
+    pub code: ErrorCode,
+    /// The name.
+    pub name: &'static str,
+    /// The meaning, in one sentence or two.
+    pub meaning: &'static str,
+    /// The advice to an operator.
+    pub advice: &'static str,
+    /// A message with this code; empty if only standard plugins answer the code.
+    pub example: &'static str,
+}
 
-            /// Every code of this project: number, name and what an operator can do about it.
-            pub const TABLE: &'static [(Self, &'static str, &'static str)] =
-                &[$((Self::$name, stringify!($name), $advice)),+];
+macro_rules! codes {
+    ($(#[doc = $meaning:literal] $name:ident = $number:literal, $advice:literal, $example:literal;)+) => {
+        impl ErrorCode {
+            $(#[doc = $meaning] pub const $name: Self = Self($number);)+
+
+            /// Every code of this project. No program reads it: `docs/errors.md` is made from it.
+            pub const TABLE: &'static [ErrorCodeRow] = &[$(ErrorCodeRow {
+                code: Self::$name,
+                name: stringify!($name),
+                meaning: $meaning.trim_ascii(),
+                advice: $advice,
+                example: $example,
+            }),+];
         }
     };
 }
 
 codes! {
-    /// The configuration's `cniVersion` does not go with this plugin or this verb.
-    INCOMPATIBLE_VERSION = 1, "set `cniVersion` to a supported version";
-    /// A field of the configuration is not supported.
-    UNSUPPORTED_FIELD = 2, "remove the field or choose another delegate";
+    /// The plugin or the verb does not support the configuration's `cniVersion`.
+    INCOMPATIBLE_VERSION = 1,
+        "set `cniVersion` to a version that the message names; `CNI_COMMAND=VERSION` lists all",
+        "cniVersion: 1.0.7 is not supported";
+    /// A field of the configuration is not supported. From standard plugins only.
+    UNSUPPORTED_FIELD = 2, "remove the field that the message names, or use another plugin", "";
     /// The container is unknown.
-    UNKNOWN_CONTAINER = 3, "create the attachment first";
-    /// A `CNI_*` variable is missing or invalid.
-    INVALID_ENVIRONMENT = 4, "let the runtime set the variable the message names";
-    /// A file or process could not be used.
-    IO = 5, "look at the path in the message: rights, space, mount";
-    /// The input is not the JSON expected.
-    DECODE = 6, "send one JSON object";
-    /// The network configuration is invalid at the path named.
-    INVALID_CONFIG = 7, "edit the configuration at the path in the message";
-    /// A passing condition: the runtime should call again.
-    TRY_AGAIN = 11, "call again; if it stays, look at what holds the lock or the store";
-    /// STATUS: the plugin cannot serve an ADD.
-    UNAVAILABLE = 50, "see the details";
-    /// STATUS: the plugin cannot serve an ADD, and running containers may lose their network.
-    LIMITED = 51, "see the details";
-    /// No address is free.
-    EXHAUSTED = 100, "release leases, or add a range to the pool";
-    /// The requested address lies in no pool or may not be given out.
-    NOT_IN_POOL = 101, "request an address inside a range of the pool";
-    /// The requested address is held by another owner.
-    TAKEN = 102, "request another address, or release the one that is held";
-    /// The server behind a delegate refused or answered nonsense.
-    BACKEND = 103, "see the server's answer in the details";
-    /// CHECK: an address of the attachment is not held any more.
-    NOT_HELD = 104, "re-create the attachment";
-    /// ADD: no server behind a delegate could be reached, so none was asked for anything.
-    UNREACHED = 105, "look at the server, the way to it and the settings that name it; the next ADD asks again";
-    /// A delegate answered against the contract between delegates, or not at all.
-    DELEGATE = 110, "repair or replace the delegate named";
-    /// A delegate did not end in its time and was killed.
-    TIMED_OUT = 111, "raise `ipam.timeout`, or look at what the delegate waited for";
-    /// An answer does not fit the pools it is for, or the chain ended with pools that no delegate served or
-    /// without any address.
-    UNSERVED = 112, "see the details: each pool needs one address, from an allocator in `ipam.delegates`";
-    /// The record of an attachment could not be written or read.
-    RECORD = 113, "look at the state folder: rights, space, mount";
-    /// A defect of the plugin itself.
-    INTERNAL = 199, "report it, with the verbose log";
+    UNKNOWN_CONTAINER = 3,
+        "check the container id: `ipam-delegated attachments` lists the known ones",
+        "no record of c1 on prod-web in /var/lib/cni/ipam-delegated";
+    /// A `CNI_*` variable, or an address in `CNI_ARGS`, is missing or invalid.
+    INVALID_ENVIRONMENT = 4,
+        "correct the variable that the message names, in the runtime or in the pod's arguments",
+        "required env variables [CNI_NETNS] missing for ADD";
+    /// A file, a folder or a process cannot be used.
+    IO = 5,
+        "check the path in the message: rights, free space, mount",
+        "ipam.resolvConf: cannot read /etc/resolv.conf";
+    /// The input is not one JSON object.
+    DECODE = 6,
+        "send one network configuration: a JSON object with `cniVersion`, `name` and `ipam`",
+        "the network configuration on stdin is empty";
+    /// The network configuration, or a file of the host, is invalid at the path in the message.
+    INVALID_CONFIG = 7,
+        "correct the key at this path; `ipam-delegated lint NETWORK` checks the whole configuration",
+        "ipam.ranges[0][0].rangeStat: unknown key (did you mean rangeStart?)";
+    /// A temporary failure: the runtime should call again.
+    TRY_AGAIN = 11,
+        "call again; if the error persists, check the lock or the server that the message names",
+        "the store did not confirm which addresses c1/eth0 on net holds";
+    /// STATUS: an ADD would fail.
+    UNAVAILABLE = 50,
+        "correct the cause in the message; `ipam-delegated lint NETWORK` finds further ones",
+        "a pool has no free address";
+    /// STATUS: an ADD would fail, and containers may lose their network. From standard plugins only.
+    LIMITED = 51, "correct the cause in the message before containers need the network again", "";
+    /// A pool has no free address.
+    EXHAUSTED = 100,
+        "release leases, or add a range to the pool; `ipam-delegated pools NETWORK` shows its use",
+        "failed to allocate for range 0: no IP addresses available in range set: 10.77.0.10-10.77.0.15";
+    /// The requested address is outside the ranges of the pool, or must not be given.
+    NOT_IN_POOL = 101,
+        "request an address inside a range of the pool that is neither the gateway nor excluded",
+        "prevResult.pools[0]: requested address 10.77.0.1 is the gateway of 10.77.0.1-10.77.0.254";
+    /// The requested address is held by another container.
+    TAKEN = 102,
+        "request another address, or release the one that the message names",
+        "failed to allocate for range 0: requested IP address 10.77.0.12 is not available in range set 10.77.0.10-10.77.0.15: it is held by c2/eth0";
+    /// A server behind a delegate refused the request, or its answer makes no sense.
+    BACKEND = 103,
+        "read the server's answer in `details`; check rights, keys and the server's version",
+        "cannot parse the answer to GET https://10.0.0.9:8443/pools/blue";
+    /// CHECK: the attachment does not hold an address of its result any more.
+    NOT_HELD = 104, "recreate the container", "10.77.0.12 is not held by c1/eth0 on net";
+    /// ADD: no server behind a delegate could be reached, so nothing was changed.
+    UNREACHED = 105,
+        "check the server, the network between, and the settings that name it; the next ADD tries again",
+        "no rack server answers; https://10.0.0.9:8443: Connection refused";
+    /// A delegate broke the contract between delegates, or gave no answer.
+    DELEGATE = 110,
+        "repair or replace the delegate that the message names",
+        "ipam-ds-rack: its answer's pools: expected an array of objects";
+    /// A delegate did not end before its deadline and was killed.
+    TIMED_OUT = 111,
+        "check what the delegate waits for, or raise `ipam.timeout`",
+        "ipam-ds-rack: deadline exceeded: not done within 10s";
+    /// The addresses of an answer do not fit its pools, or a pool is left unserved.
+    UNSERVED = 112,
+        "add an allocator (`ipam-da-…`) for each pool; `ipam-delegated explain NETWORK` shows the pools",
+        "host-local: the pool \"blue\" (10.77.0.10-10.77.0.15) asks for 10.77.0.12: the answer gives 10.77.0.10";
+    /// The record of an attachment cannot be read or written.
+    RECORD = 113,
+        "check the state folder: rights, free space, mount",
+        "cannot write the attachment record /var/lib/cni/ipam-delegated/attachments/net/c1/eth0";
+    /// An internal error: a bug in the program.
+    INTERNAL = 199, "report it, with the verbose log", "internal error in ipam-ds-rack (bug)";
 }
 
 impl ErrorCode {
@@ -87,10 +140,10 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// What went wrong, with the code the runtime sees.
+/// An error with the code that the runtime gets, and with advice.
 ///
-/// `Display` shows the path, if there is one, and the message; [`Error::details`] joins the causes, once,
-/// at the edge.
+/// `Display` shows the path, if there is one, and the message; [`Error::details`] joins the causes,
+/// once, at the edge.
 #[derive(Debug)]
 pub struct Error(Box<Inner>);
 
@@ -122,7 +175,8 @@ impl Error {
         Self::of(ErrorCode::INVALID_CONFIG, message.to_string()).at(path)
     }
 
-    /// Names the place in the configuration that the message is about. An error keeps its first path.
+    /// Names the place in the configuration that the message is about. An error keeps its first
+    /// path.
     #[must_use]
     pub fn at(mut self, path: impl fmt::Display) -> Self {
         self.0.path.get_or_insert_with(|| path.to_string());
@@ -177,7 +231,7 @@ impl Error {
         self.0.advice.is_some()
     }
 
-    /// The causes and the advice in one line, empty when there are none.
+    /// The causes and the advice in one line; empty without any.
     pub fn details(&self) -> String {
         let mut parts = Vec::new();
         let mut cause = self.source();
@@ -308,10 +362,10 @@ mod tests {
 
     #[test]
     fn a_long_value_is_not_quoted_whole() {
-        let error = Error::config("p", format!("{:?} is no CIDR", "é".repeat(100_000)));
+        let error = Error::config("p", format!("{:?} is not a CIDR", "é".repeat(100_000)));
         let text = error.to_string();
         assert!(
-            text.len() < 9000 && text.starts_with("p: \"éé") && text.ends_with("é\" is no CIDR")
+            text.len() < 9000 && text.starts_with("p: \"éé") && text.ends_with("é\" is not a CIDR")
         );
         let cause = Error::new(ErrorCode::IO, "a").caused_by("x".repeat(100_000));
         assert!(cause.in_full().len() < 9000);
@@ -321,7 +375,7 @@ mod tests {
 
     #[test]
     fn every_number_has_one_meaning() {
-        let mut numbers: Vec<_> = ErrorCode::TABLE.iter().map(|row| row.0.number()).collect();
+        let mut numbers: Vec<_> = ErrorCode::TABLE.iter().map(|row| row.code.number()).collect();
         numbers.dedup();
         assert_eq!(numbers.len(), ErrorCode::TABLE.len());
         assert!(numbers.is_sorted());

@@ -1,14 +1,14 @@
-//! What IPAM delegates are made of.
+//! The library for IPAM delegates in Rust.
 //!
 //! `ipam-delegated` gives containers their addresses by a chain of small programs, the *delegates*.
 //! *Selectors* (`ipam-ds-…`) choose pools, *allocators* (`ipam-da-…`) take an address out of each.
-//! A delegate in Rust is a type of this library's trait [`Selector`] or [`Ledger`], and a `main` of
-//! one line. A delegate may be written in any language: the README of the project holds the
-//! contract.
+//! A delegate in Rust is a type with this library's trait [`Selector`] or [`Ledger`], and a `main`
+//! of one line. A delegate can also be written in any other language: `docs/contract.md` is the
+//! contract, `docs/delegates.md` the guide.
 //!
-//! Every delegate in Rust depends on this package. It stands on no other package of the project:
-//! `ipam-servers` adds servers over HTTP, `ipam-kube` Kubernetes, `ipam-cli` verbs for people, and
-//! `ipam-suites` the tests of an allocator.
+//! This package is enough for a delegate. Further packages add to it: `ipam-servers` calls servers
+//! over HTTP, `ipam-kube` reads from Kubernetes, `ipam-cli` answers people, and `ipam-suites` tests
+//! an allocator.
 //!
 //! # A complete delegate
 //!
@@ -17,14 +17,14 @@
 //! ```
 //!
 //! With `"rackFile": "/etc/rack", "racks": {"r1": {"name": "blue"}}` in the section `ipam`, a host whose
-//! `/etc/rack` says `r1` gets its addresses from the pool `blue`. Reading stdin, all verbs,
-//! versions, errors, logs and the time limit are [`run`]'s affair, and what a selector does on
-//! each verb is [`Select`]'s.
+//! `/etc/rack` says `r1` gets its addresses from the pool `blue`. [`run`] reads stdin, dispatches
+//! the verbs, and handles versions, errors, logs and the time limit. [`Select`] answers each verb as a
+//! selector must.
 //!
 //! # An allocator
 //!
-//! A store of leases is a [`Ledger`]: it shows what is held, and changes it in one guarded step.
-//! [`Allocate`] is the allocator over any ledger: it searches, retries and judges.
+//! A [`Ledger`] is a store of leases: it shows the leases, and changes them in one guarded step.
+//! [`Allocate`] is the allocator over any ledger: it searches for an address and retries.
 //! `ipam_cli::answer` gives it the verbs for people, which `ipam-delegated` asks it for (`list`,
 //! `who`, `pools`, `release`).
 //!
@@ -32,7 +32,7 @@
 //! use std::process::ExitCode;
 //!
 //! use ipam_kit::Allocate;
-//! # // A ledger that exists stands in for the author's.
+//! # // A ledger that exists, instead of the author's.
 //! # use ipam_suites::memory::MemoryLedger as Site;
 //!
 //! // `Site` is your store: a type with the trait `Ledger`.

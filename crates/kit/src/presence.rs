@@ -1,12 +1,12 @@
-//! What a look for something told.
+//! The three answers of a look for something.
 
 use crate::error::{Error, Result};
 
-/// What is known of something that may be there: a record, a lease, a file.
+/// The presence of something that is looked for: a record, a lease, a file.
 ///
-/// "I saw nothing" is none of these. A look that may have missed something (a stale read, a listing
-/// that rights have filtered, a window) must be confirmed before it may become [`Absent`](Self::Absent),
-/// and only `Absent` lets a release succeed.
+/// "I saw nothing" is not one of these answers. A look that may have missed something (a stale
+/// read, a listing that rights have filtered, a window) must be confirmed before it may become
+/// [`Absent`](Self::Absent), and only `Absent` lets a release succeed.
 #[derive(Debug)]
 pub enum Presence<T> {
     /// It is there.
@@ -18,7 +18,7 @@ pub enum Presence<T> {
 }
 
 impl<T> Presence<T> {
-    /// What is there, `None` where surely nothing is.
+    /// The thing that is present; `None` if it is certainly absent.
     ///
     /// # Errors
     /// It could not be read.

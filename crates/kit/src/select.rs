@@ -14,12 +14,13 @@ use crate::ipam_section::{self, IpamSection, SectionPool};
 use crate::keys::{Key, MisspeltKey, warn_of};
 use crate::pool::{Placement, Pool};
 
-/// What chooses the pools that a later delegate allocates from.
+/// A selector: it chooses the pools that a later delegate allocates from.
 ///
 /// Name the program `ipam-ds-…`: the chain knows a selector by its name, and does not run it on a
 /// DEL or CHECK whose attachment it has a record of.
 pub trait Selector {
-    /// What the selector reads of the section `ipam`. Keys it does not know are other delegates'.
+    /// The settings that the selector reads from the section `ipam`. It ignores the keys of other
+    /// delegates.
     type Config: DeserializeOwned;
 
     /// The keys of `ipam` that the selector reads; `None` claims every key.
@@ -27,7 +28,7 @@ pub trait Selector {
 
     /// Chooses the pools for this call.
     ///
-    /// [`Request::attachment`] tells which attachment; on STATUS and GC there is none.
+    /// [`Request::attachment`] has the attachment; STATUS and GC are without one.
     fn select(&self, config: Self::Config, request: &Request) -> Result<Selection>;
 
     /// See [`Delegate::expand_args`].
@@ -41,12 +42,12 @@ pub trait Selector {
     }
 }
 
-/// What a selector answers.
+/// The answer of a selector.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// The pools, one address each; `None` leaves it to the allocator to read `ipam` by itself.
     pub pools: Option<Vec<Pool>>,
-    /// What becomes of the pools of the selectors before it.
+    /// The rule for the pools of the selectors before it.
     pub placing: Placement,
     /// Addresses outside of pools, which the next allocator answers beside one for each pool.
     pub static_addresses: Vec<IpConfig>,
@@ -54,11 +55,11 @@ pub struct Selection {
     pub routes: Vec<Route>,
     /// Name resolution of the selector's source.
     pub dns: Dns,
-    /// Settings put over what later delegates find in `ipam`: a JSON merge patch. Of use where a
-    /// standard plugin follows, which knows nothing of pools.
+    /// Settings for later delegates: a JSON merge patch for `ipam`. Useful if a standard plugin
+    /// follows, which does not know pools.
     pub ipam: Map<String, Value>,
-    /// Where the source was not asked now: what is remembered of it, and since when, in words. `explain`
-    /// shows it.
+    /// If the source was not asked in this call: the age and origin of the remembered answer, as a
+    /// text. `explain` shows it.
     pub remembered: Option<String>,
 }
 
@@ -68,9 +69,9 @@ impl Selection {
         Self { pools: Some(pools.into_iter().collect()), ..Self::default() }
     }
 
-    /// Puts these settings in the place of the whole section `ipam` of the configuration, less what decides
-    /// about the chain itself, and the pools in the place of those of the selectors before it. Delegates of
-    /// ours find what a selector may not set, such as the store, as the configuration has it.
+    /// Replaces the whole section `ipam` of the configuration by these settings, except the keys of
+    /// the chain itself, and the pools of the selectors before it by its own. Delegates of ours
+    /// still read from the configuration what a selector may not set, such as the store.
     #[must_use]
     pub fn replacing(mut self, old: &Map<String, Value>, new: Map<String, Value>) -> Self {
         self.placing = Placement::Replace;
@@ -81,7 +82,8 @@ impl Selection {
 }
 
 impl From<IpamSection> for Selection {
-    /// What is offered, for allocators that know pools and for a plain host-local, which does not.
+    /// The pools of the section, for allocators that know pools, and as ranges for a plain
+    /// host-local.
     fn from(offer: IpamSection) -> Self {
         Self {
             ipam: offer.for_host_local(),

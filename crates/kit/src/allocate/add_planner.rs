@@ -1,7 +1,7 @@
-//! One ADD: what to commit by what a view of the store shows, and what a lost commit teaches.
+//! One ADD: the change to commit after each view of the store, and the lessons of a lost commit.
 //!
-//! `LedgerAllocator` asks the ledger for a view, takes the [`NextStep`], and records the conflict if the
-//! commit is lost. It repeats that until a commit is done.
+//! `LedgerAllocator` asks the ledger for a view, takes the [`NextStep`], and records the conflict
+//! if the commit is lost. It repeats that until a commit is done.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -18,7 +18,7 @@ use super::{ClaimLimits, Lease, Owner, PoolRequest, Strategy};
 use crate::error::{Error, ErrorCode, Result};
 use crate::pool::RangeSet;
 
-/// What an ADD has learned so far, over views and lost commits.
+/// The plan of one ADD: its knowledge after each view and each lost commit.
 pub(super) struct AddPlanner<'a> {
     owner: &'a Owner,
     requests: &'a [PoolRequest],
@@ -27,19 +27,19 @@ pub(super) struct AddPlanner<'a> {
     scans: Vec<Scan>,
     /// Candidates that were found taken while nothing else was known of their pools.
     avoid: BTreeSet<IpAddr>,
-    /// For each pool the entry of another owner that the claim takes the place of.
+    /// For each pool the entry of another owner that the claim replaces.
     takeovers: Vec<Option<Entry>>,
     /// Another owner was quicker, or a pool is contended.
     contended: bool,
     random: u64,
 }
 
-/// What holds for all rounds of an ADD.
+/// The rules for all rounds of an ADD.
 #[derive(Clone, Copy)]
 pub(super) struct AddRules {
     /// The owner holds leases of no other pools than the requested ones: the rest is released.
     pub(super) releases_rest: bool,
-    /// What one commit may try.
+    /// The limits of one commit.
     pub(super) limits: ClaimLimits,
     /// See [`Profile::cursor_order_only`](super::Profile::cursor_order_only).
     pub(super) cursor_order_only: bool,
@@ -57,7 +57,8 @@ pub(super) enum NextStep<'a> {
 pub(super) enum LeaseOrigin {
     /// The owner holds it: an index into [`Change::keep`].
     Held(usize),
-    /// It is claimed: an index into [`Change::claim`], and whether the view showed the address free.
+    /// It is claimed: an index into [`Change::claim`], and whether the view showed the address
+    /// free.
     Claimed { claim: usize, seen_free: bool },
 }
 
@@ -75,18 +76,18 @@ impl<'a> AddPlanner<'a> {
         }
     }
 
-    /// What the first view is to show. It may guess, because a guarded commit follows.
+    /// The query of the first view. It may guess, because a guarded commit follows.
     pub(super) fn first_query(&self) -> ViewQuery<'_> {
         ViewQuery { may_guess: true, ..self.next_query() }
     }
 
-    /// What a later view is to show: the guess before it was wrong, or did not reach far enough.
+    /// The query of a later view, after a guess that was wrong or did not reach far enough.
     pub(super) fn next_query(&self) -> ViewQuery<'_> {
         let Self { owner, requests, scans, .. } = self;
         ViewQuery { owner, known: &[], requests, scans, may_guess: false, need: Need::Claim }
     }
 
-    /// What to do by what a view shows.
+    /// The next step after a view.
     pub(super) fn next_step<T>(&mut self, view: &View<T>) -> Result<NextStep<'a>> {
         let sets = self.range_sets(&view.pools)?;
         let (serving, rest) = match_leases(self.requests, &sets, &view.held);
@@ -132,7 +133,8 @@ impl<'a> AddPlanner<'a> {
             // The store does not say what was taken, only that another owner was quicker.
             self.contended |= origins.iter().any(LeaseOrigin::was_seen_free);
             if self.rules.cursor_order_only {
-                // The cursor may have moved, so the next search begins at the one that the next view shows.
+                // The cursor may have moved, so the next search begins at the one that the next
+                // view shows.
                 self.scans.fill(Scan::None);
             }
         }
@@ -186,7 +188,8 @@ impl<'a> AddPlanner<'a> {
         let request = &requests[i];
         let may_try_blindly = self.scans[i] == Scan::None && !self.rules.limits.look_first;
         if !(pool.is_known() || may_try_blindly || request.requested.is_some()) {
-            // The scan may be widened already: a view that came with a lost commit need not show that range.
+            // The scan may be widened already: a view that came with a lost commit need not show
+            // that range.
             if self.scans[i] == Scan::None {
                 self.scan_further(i, &set, pool)?;
             }
@@ -216,7 +219,8 @@ impl<'a> AddPlanner<'a> {
         Ok(())
     }
 
-    /// What to scan if all candidates by this view are taken; `None` if the whole pool was scanned.
+    /// The next scan if all candidates of this view are taken; `None` if the whole pool was
+    /// scanned.
     fn next_scan(&self, request: &PoolRequest, set: &RangeSet, pool: &PoolView) -> Option<Scan> {
         let scanned = match &pool.used {
             Used::Unknown => Scan::None,
@@ -251,7 +255,7 @@ impl<'a> AddPlanner<'a> {
             && holder.ifname.as_deref() == Some(self.owner.ifname.as_str())
     }
 
-    /// The entry of another owner, if the request may take its place.
+    /// The entry of another owner, if the request may replace it.
     fn take_over(&self, claim: &Claim<'_>, address: IpAddr, entry: Entry) -> Result<Entry> {
         let by = entry.held_by();
         if claim.request.takeover && entry.holder.is_some() {

@@ -8,15 +8,15 @@ use super::Lease;
 pub struct Entry {
     /// The lease.
     pub lease: Lease,
-    /// Who holds it; `None` where the entry cannot be read.
+    /// The holder; `None` for an entry that cannot be read.
     pub holder: Option<Holder>,
     /// When it was taken or last confirmed.
     pub since: Option<SystemTime>,
-    /// What is wrong with it, if something is.
+    /// The fault of the entry, if it has one.
     pub fault: Option<Fault>,
 }
 
-/// An owner as the store tells it, perhaps in the form of a system that wrote less.
+/// An owner as the store records it. Other systems may have recorded less of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The node; `None` where the store does not say.
@@ -32,14 +32,14 @@ pub struct Holder {
 /// An entry that is not what it should be. Its address counts as taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// What a plugin that was killed left behind: it holds nothing, and may be removed.
+    /// The leftover of a killed plugin: it holds nothing, and may be removed.
     Leftover,
     /// It cannot be read, for this reason.
     Unreadable(String),
 }
 
 impl Entry {
-    /// Who holds the address, in words.
+    /// Describes the holder of the address, for a message.
     pub fn held_by(&self) -> String {
         match (&self.holder, &self.fault) {
             (Some(holder), _) => holder.to_string(),

@@ -7,19 +7,19 @@ use crate::error::Result;
 use crate::keys::MisspeltKey;
 use crate::pool::RangeSet;
 
-/// What people read in a ledger and take out of it by hand.
+/// A ledger as people read it and release from it by hand.
 pub trait Inspect {
     /// Every entry of the network.
     fn entries(&mut self, each: &mut dyn FnMut(Entry) -> ControlFlow<()>) -> Result<()>;
 
-    /// Removes entries, each only while it is still the very one, and tells which.
+    /// Removes entries that have not changed since they were read, and returns those removed.
     fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>>;
 
-    /// Accepts the store as it is now, where the ledger notices that
-    /// a store was swapped or restored from a backup; tells whether it does.
+    /// Accepts the present store after it was swapped or restored from a backup. Returns whether
+    /// the ledger notices such a change at all.
     fn accept(&mut self) -> Result<bool>;
 
-    /// Entries among the leases that are not leases, in words.
+    /// Entries among the leases that are not leases, each as a line of text.
     fn foreign_entries(&mut self) -> Result<Vec<String>>;
 
     /// The ranges of pools, which the store may know by name.

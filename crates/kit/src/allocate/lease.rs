@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::cni::{ContainerId, IfName, NetworkName};
 
-/// Who holds a lease: an attachment on a network of a node.
+/// The owner of a lease: an attachment on a network of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
     /// The node and the network.
@@ -25,11 +25,11 @@ impl fmt::Display for Owner {
     }
 }
 
-/// One node's part of a network: what its GC may judge.
+/// One node's part of a network: the scope of its GC.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Scope {
-    /// The node's identity. Empty on DEL and CHECK of an allocator whose reach is
-    /// [`Node`](super::Reach::Node), where the state folder does not tell it.
+    /// The node's identity. Empty on DEL and CHECK if the allocator's reach is
+    /// [`Node`](super::Reach::Node) and the state folder has no identity.
     pub node: String,
     /// The network.
     pub network: NetworkName,
@@ -51,42 +51,43 @@ impl fmt::Display for Scope {
 /// without a search.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lease {
-    /// The pool's name, where it has one.
+    /// The pool's name, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// The address with the prefix length of its subnet. The type is that of the crate `ipnet`, and
-    /// reads a text such as `10.1.2.3/24` by `parse`.
+    /// The address with the prefix length of its subnet. `IpNet` is a type of the crate `ipnet`;
+    /// `"10.1.2.3/24".parse()` reads one.
     pub address: IpNet,
     /// The gateway of the subnet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
-    /// What the store said of this very lease, to guard changes with: a revision, an id.
+    /// The store's mark of this state of the lease, which guards changes: a revision or an id.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub revision: Value,
-    /// The owner held it before the ADD that answered it, whose undo must leave it.
+    /// Whether the owner held it before the ADD that answered it. The undo of that ADD leaves it.
     #[serde(rename = "kept", default, skip_serializing_if = "std::ops::Not::not")]
     pub preexisting: bool,
-    /// An earlier try for a lease, in the same ADD, may still be carried out: the store did not say.
+    /// Whether an earlier attempt of the same ADD got no reply from the store, and may still
+    /// commit.
     #[serde(skip)]
     pub unsure: bool,
-    /// When the owner took it, where the ledger knows: a confirmation does not change it.
+    /// When the owner took it, if the ledger knows. A confirmation does not change it.
     #[serde(skip)]
     pub taken: Option<SystemTime>,
 }
 
 impl Lease {
-    /// Whether it is the very lease: the same address, not written again since.
+    /// Whether both are the same state of the same lease: address and revision.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.address.addr() == other.address.addr() && self.revision == other.revision
     }
 }
 
-/// Which leases of an owner a DEL may release that the chain makes by itself.
+/// The leases that a DEL of the chain's own may release.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PartialRelease {
     /// These very leases.
     pub(super) leases: Vec<Lease>,
-    /// What the owner took from one time to another, both included.
+    /// The window of leases by the time they were taken, both ends included.
     pub(super) taken: Option<(SystemTime, SystemTime)>,
 }
 
@@ -96,7 +97,7 @@ impl PartialRelease {
         self.leases.is_empty() && self.taken.is_none()
     }
 
-    /// Whether a lease that is held is to be released.
+    /// Whether the DEL releases a lease that is held.
     pub(super) fn covers(&self, held: &Lease) -> bool {
         self.leases.iter().any(|lease| lease.is_same(held)) || self.was_taken_between(held)
     }

@@ -1,4 +1,4 @@
-//! The seam to a store that is searched for free addresses.
+//! The seam between the allocator and a store of leases.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -19,66 +19,66 @@ use crate::pool::RangeSet;
 /// every method that may ask the store has it to itself (`&mut self`). A ledger needs no cells.
 ///
 /// A ledger reads entries and changes them in single guarded steps. It chooses nothing and
-/// retries nothing: that is [`Allocate`](super::Allocate)'s, once for every ledger. What
-/// keeps two owners from one address is the store's own atomic create inside
-/// [`commit`](Self::commit), never a lock and a scan.
+/// retries nothing: [`Allocate`](super::Allocate) does that for every ledger. Two owners never
+/// get one address, because [`commit`](Self::commit) uses the store's own atomic create, not a
+/// lock and a scan.
 ///
 /// A change names the owner's leases by address and revision: [`commit`](Self::commit) gives each
 /// lease that it writes a new revision, and is [`Commit::Lost`] unless the owner holds exactly the
 /// leases that the change names. The ledger in memory of `ipam-suites` is a complete one to read
 /// (`crates/suites/src/memory.rs` and `table.rs`).
 pub trait Ledger: Sized {
-    /// What the ledger reads of the section `ipam`. Keys it does not know are other delegates'.
+    /// The settings that the ledger reads from the section `ipam`. It ignores the keys of other
+    /// delegates.
     type Config: DeserializeOwned;
 
     /// The keys of `ipam` that the ledger reads beside those that every allocator does
     /// ([`KEYS`](super::KEYS)); `None` claims every key.
     const KEYS: Option<&'static [Key]> = None;
 
-    /// What travels from a view to the commit on it or to the next view: what a commit is guarded
-    /// with beside the leases' revisions (a lock that is held, the revision of an index), and what
-    /// the view read; `()` where the revisions of leases guard enough. What lasts for the call is in
-    /// fields of the ledger.
+    /// The state that travels from a view to the commit on it, or to the next view: a lock that is
+    /// held, the revision of an index, the content read. `()` if the revisions of leases are guard
+    /// enough. State of the whole call belongs in fields of the ledger.
     type Token;
 
-    /// Who else takes leases from the same store.
+    /// Whether other nodes take leases from the same store.
     const REACH: Reach;
 
-    /// Takes the settings for one call.
+    /// Opens the ledger for one call.
     fn open(config: Self::Config, request: &Request) -> Result<Self>;
 
-    /// Where the store differs from most.
+    /// The ways in which the store differs from most.
     fn profile(&self) -> Profile {
         Profile::default()
     }
 
-    /// What one commit tries, by the number of its claims.
+    /// The limits of one commit, by the number of its claims.
     fn claim_limits(&self, _claims: usize) -> ClaimLimits {
         ClaimLimits::IN_ORDER
     }
 
-    /// What the owner holds and what is known of the pools, in at most one round trip.
+    /// Shows the owner's leases and the known state of the pools, in at most one round trip.
     ///
-    /// Where [`ViewQuery::may_guess`] allows, it may be a guess without any round trip (nothing
-    /// held, nothing taken; or the leases that the record knows): the commit is guarded, and after
-    /// a wrong guess it is [`Commit::Lost`]. Where [`ViewQuery::need`] is [`Need::Proof`] and the view is
-    /// not such a guess, it is [`View::sure`].
+    /// If [`ViewQuery::may_guess`] is set, the view may be a guess without any round trip: nothing
+    /// held and nothing taken, or the leases of the record. The commit is guarded, so that after a
+    /// wrong guess it is [`Commit::Lost`]. If [`ViewQuery::need`] is [`Need::Proof`] and the view
+    /// is not such a guess, it is [`View::sure`].
     ///
-    /// `earlier` is the token of the view before, where nothing was committed on it: after a scan
-    /// that did not reach far enough, and before a proof that follows a guess. It carries what that view
-    /// read, so that this one need not read it again; what was guessed proves nothing. A token that
-    /// holds a lock is dropped before this view takes the lock.
+    /// `earlier` is the token of the previous view if nothing was committed on it: after a scan
+    /// that did not reach far enough, and before a proof that follows a guess. It carries the data
+    /// of that view, so that this one need not read it again; guessed data proves nothing. A token
+    /// that holds a lock is dropped before this view takes the lock.
     fn view(
         &mut self,
         query: &ViewQuery<'_>,
         earlier: Option<Self::Token>,
     ) -> Result<View<Self::Token>>;
 
-    /// Makes the owner hold exactly what `change` keeps, leaves and claims: all of it or, when anything
-    /// is not as it was seen, nothing.
+    /// Makes the owner hold exactly the leases that `change` keeps, leaves and claims: all of them
+    /// or, if anything has changed since the view, none of the change.
     ///
-    /// Where the store has no step over several addresses, the ledger takes back its own part. What
-    /// it cannot take back (it was killed), the next [`view`](Self::view) of the owner shows.
+    /// If the store has no step over several addresses, the ledger takes back its own part. The
+    /// part of a killed process stays, and the next [`view`](Self::view) of the owner shows it.
     fn commit(
         &mut self,
         owner: &Owner,
@@ -86,26 +86,26 @@ pub trait Ledger: Sized {
         change: &Change<'_>,
     ) -> Result<Commit<Self::Token>>;
 
-    /// Removes entries that a scan showed, each only while it is still the very one, and tells
-    /// which: GC and operators.
+    /// Removes entries that a scan showed, each only if it has not changed since, and returns those
+    /// removed. For GC and operators.
     ///
     /// # Errors
     /// Some could not be removed. The others are, and the error says so.
     fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>>;
 
-    /// Every entry of the network of this call, in no order; only those of `node` where one is
-    /// named and the store knows nodes. What it does not show surely is not there.
+    /// Shows every entry of the network of this call, in no order; only those of `node` if one is
+    /// named and the store knows nodes. A scan misses no entry.
     fn scan(
         &mut self,
         node: Option<&str>,
         each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<()>;
 
-    /// Fails where an ADD would: the store cannot be reached or not be written.
+    /// Fails if an ADD would fail: the store cannot be reached, or cannot be written.
     fn ready(&mut self) -> Result<()>;
 
-    /// Accepts the store as it is now, after it was swapped or restored from a backup. Answers whether the
-    /// ledger notices such a change at all.
+    /// Accepts the present store, after it was swapped or restored from a backup. Returns whether
+    /// the ledger notices such a change at all.
     ///
     /// # Errors
     /// The store cannot be reached.
@@ -113,8 +113,8 @@ pub trait Ledger: Sized {
         Ok(false)
     }
 
-    /// Entries among the leases of the requested pools that are not leases, each with its place in the
-    /// store; `lint` shows them.
+    /// Entries among the leases of the requested pools that are not leases, each with its place in
+    /// the store. `lint` shows them.
     fn foreign_entries(&mut self) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
@@ -133,26 +133,26 @@ pub trait Ledger: Sized {
     }
 }
 
-/// A pool without ranges came to a ledger that knows none by name.
+/// The error for a pool without ranges, in a store that has no named pools.
 pub fn unknown_ranges(request: &PoolRequest) -> Error {
     Error::config(format_args!("{}.ranges", request.path), "missing: this store has no named pools")
         .advise("give the pool ranges, such as {\"name\": \"blue\", \"ranges\": [{\"subnet\": \"10.1.2.0/24\"}]}")
 }
 
-/// Where a store differs from most: a ledger names what it turns, and takes the rest from
+/// The ways in which a store differs from most. A ledger sets its own, and takes the rest from
 /// `Profile::default()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// How addresses are chosen where a pool does not say. Round robin by default.
+    /// The strategy of pools that name none. Round robin by default.
     pub strategy: Strategy,
-    /// An ADD answers a default route for each family of its addresses, through the gateway of the
-    /// pool where it has one, unless the chain has routes.
+    /// Whether an ADD answers a default route for each family of its addresses, through the pool's
+    /// gateway if it has one. It does not if the chain has routes.
     pub default_routes: bool,
-    /// Each pool has addresses of its own by its name: a lease of another name is of another pool,
-    /// also inside the same ranges.
+    /// Whether names keep pools apart: a lease of another name belongs to another pool, even inside
+    /// the same ranges.
     pub names_apart: bool,
-    /// Other users of the store take what comes next unseen, so that nothing may be taken ahead of
-    /// them: a lost race is tried again in order.
+    /// Whether other users of the store take the next address without a look, so that this
+    /// allocator must not run ahead of them: after a lost race it tries again in order.
     pub cursor_order_only: bool,
 }
 
@@ -167,12 +167,12 @@ impl Default for Profile {
     }
 }
 
-/// What a ledger is asked before a commit, or instead of one.
+/// A query to a ledger, before a commit or instead of one.
 #[derive(Clone, Copy, Debug)]
 pub struct ViewQuery<'a> {
-    /// Whose leases.
+    /// The owner of the leases.
     pub owner: &'a Owner,
-    /// What the attachment record remembers of them: a hint.
+    /// The leases of the attachment record: a hint.
     pub known: &'a [Lease],
     /// The pools, on ADD.
     pub requests: &'a [PoolRequest],
@@ -180,16 +180,16 @@ pub struct ViewQuery<'a> {
     pub scans: &'a [Scan],
     /// A guarded commit follows, so that a guess is enough.
     pub may_guess: bool,
-    /// What the answer is for, and so how sure it has to be.
+    /// The purpose of the view, and so how sure it must be.
     pub need: Need,
 }
 
-/// What a view is needed for.
+/// The purpose of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// A guarded claim follows: the view may be stale, as that of a server that has not caught up.
+    /// A guarded claim follows: the view may be stale, such as from a server that lags behind.
     Claim,
-    /// A release or a CHECK ends by it: what the view does not show is taken not to be held.
+    /// A release or a CHECK relies on it: a lease that the view does not show counts as released.
     Proof,
 }
 
@@ -204,32 +204,32 @@ pub enum Scan {
     Full,
 }
 
-/// What a ledger shows.
+/// A ledger's answer to a query.
 #[derive(Clone, Debug)]
 pub struct View<T> {
-    /// What the owner holds, of whatever pool. Where the ledger does not know prefix length,
-    /// gateway and pool, they are the host's, none and none.
+    /// The owner's leases of all pools. If the ledger does not know them, the prefix is as
+    /// long as the address, and gateway and pool are `None`.
     pub held: Vec<Lease>,
-    /// Whether the owner surely holds nothing else: the store itself has said so, to this query. False
-    /// for a guess, for a view that may be stale, and wherever something could not be read.
+    /// Whether the owner certainly holds nothing else: the store itself said so, to this query.
+    /// False for a guess, for a view that may be stale, and if anything could not be read.
     pub sure: bool,
     /// The pools asked for, in order.
     pub pools: Vec<PoolView>,
-    /// What a commit on this view is guarded with.
+    /// The guard of a commit on this view.
     pub token: T,
 }
 
-/// What a view shows of a pool.
+/// A view of one pool.
 #[derive(Clone, Debug, Default)]
 pub struct PoolView {
-    /// The ranges, where the store knows them and the pool does not bring them.
+    /// The ranges, if the store knows them and the pool does not bring them.
     pub set: Option<RangeSet>,
-    /// The address last given out of this pool, after which round robin goes on. The ledger keeps it:
-    /// a pool may ask for round robin whatever the [`Profile`] says.
+    /// The address that this pool gave last, after which round robin continues. The ledger keeps
+    /// it: a pool may ask for round robin whatever the [`Profile`] says.
     pub cursor: Option<IpAddr>,
-    /// What is known to be taken.
+    /// The addresses known to be taken.
     pub used: Used,
-    /// What earlier calls have left.
+    /// The notes of earlier calls.
     pub hint: Option<Hint>,
 }
 
@@ -239,7 +239,7 @@ impl PoolView {
         self.used != Used::Unknown || self.remembered().is_some()
     }
 
-    /// The free addresses of the hint, where it counts and has any.
+    /// The free addresses of the hint, if it counts and has any.
     pub(super) fn remembered(&self) -> Option<&BTreeSet<IpAddr>> {
         let hint = self.hint.as_ref().filter(|_| self.used == Used::Unknown)?;
         Some(&hint.free).filter(|free| !free.is_empty())
@@ -251,39 +251,39 @@ impl PoolView {
     }
 }
 
-/// What a ledger remembers of a pool from earlier calls.
+/// A ledger's notes about a pool, from earlier calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hint {
-    /// Some addresses that were free not long ago. Where there are any, and [`PoolView::used`] is
-    /// unknown, nothing else is tried.
+    /// Some addresses that were free recently. If there are any, and [`PoolView::used`] is unknown,
+    /// only these are tried.
     pub free: BTreeSet<IpAddr>,
-    /// Whether others were met not long ago who take addresses of the pool at the same time.
+    /// Whether other calls have recently taken addresses of the pool at the same time.
     pub contended: bool,
 }
 
-/// What is known of the addresses of a pool.
+/// The taken addresses of a pool, as far as they are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Used {
     /// Nothing is known.
     #[default]
     Unknown,
-    /// All that are taken in these windows, each from one address to another, both included; the
-    /// first is the one of the query. Nothing outside is tried, so that windows beyond the query
-    /// begin where the strategy does.
+    /// All taken addresses in these windows, each with both its ends; the first window is the one
+    /// of the query. Only addresses inside are tried, so that windows beyond the query begin where
+    /// the strategy does.
     Windows(Vec<(IpAddr, IpAddr)>, BTreeSet<IpAddr>),
-    /// All that are taken; there may be others than the pool's among them.
+    /// All taken addresses; some may belong to other pools.
     All(BTreeSet<IpAddr>),
 }
 
-/// What an owner is to hold after a commit, and no longer.
+/// A change to the leases of an owner, as one commit makes it.
 #[derive(Clone, Debug, Default)]
 pub struct Change<'a> {
-    /// Leases that stay. Each is written anew, so that its revision changes: a DEL that read it
+    /// Leases that stay. Each is written again, so that its revision changes: a DEL that read it
     /// before cannot remove it.
     pub keep: Vec<Lease>,
     /// Addresses to take.
     pub claim: Vec<Claim<'a>>,
-    /// Leases that stay as they are: of pools that this call does not request.
+    /// Leases that stay unchanged: of pools that this call does not request.
     pub leave: Vec<Lease>,
     /// Leases to release.
     pub drop: Vec<Lease>,
@@ -294,14 +294,13 @@ pub struct Change<'a> {
 pub struct Claim<'a> {
     /// The pool.
     pub request: &'a PoolRequest,
-    /// Its ranges, of which every candidate is.
+    /// Its ranges, which contain every candidate.
     pub set: RangeSet,
     /// At least one address, the best first. A store may try only the first.
     pub candidates: Vec<IpAddr>,
-    /// What to show of the pool when all candidates are taken, where that costs no further round
-    /// trip.
+    /// The scan to show if all candidates are taken and it costs no further round trip.
     pub next: Scan,
-    /// The entry of another owner that the claim takes the place of, while it is still that one.
+    /// The entry of another owner that the claim replaces, if it has not changed since.
     pub replaces: Option<Entry>,
 }
 
@@ -312,26 +311,26 @@ impl Claim<'_> {
     }
 }
 
-/// What became of a commit.
+/// The outcome of a commit.
 #[derive(Clone, Debug)]
 pub enum Commit<T> {
-    /// The owner holds what was asked for.
+    /// The change was made.
     Done {
         /// The leases that stayed, in the order of `keep`, with their new revisions.
         kept: Vec<Lease>,
         /// One lease per claim, in order.
         claimed: Vec<Lease>,
     },
-    /// Nothing has changed: a candidate was taken, or a lease was not as it was seen.
+    /// Nothing has changed: a candidate was taken, or a lease has changed since the view.
     Lost {
         /// Candidates that were found taken.
         taken: Vec<Taken>,
-        /// How things stand now, where telling cost no further round trip.
+        /// The present state, if it cost no further round trip.
         view: Option<View<T>>,
     },
-    /// Nothing has changed: the view guessed wrongly, and no other owner was quicker. View again.
+    /// Nothing has changed: the view was a wrong guess, and no other owner was faster. View again.
     Outdated,
-    /// The store did not say; it may still happen.
+    /// The store did not reply: the change may still be made.
     Unknown,
 }
 
@@ -342,6 +341,6 @@ pub struct Taken {
     pub claim: usize,
     /// The candidate.
     pub address: IpAddr,
-    /// Who holds it. Told for a claim with a single candidate, else where it costs nothing.
+    /// The holder's entry. Shown for a claim with one candidate, else if it costs nothing.
     pub holder: Option<Entry>,
 }

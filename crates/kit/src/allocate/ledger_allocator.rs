@@ -16,12 +16,12 @@ use crate::host::is_old;
 use crate::keys::{MisspeltKey, warn_of};
 use crate::pool::{Pool, RangeSet};
 
-/// A [`Ledger`] with what one call says about it: allocates and releases by views and commits.
+/// The allocator of one call over a [`Ledger`]: it allocates and releases by views and commits.
 #[derive(Debug)]
 pub(super) struct LedgerAllocator<L> {
     pub(super) ledger: L,
-    /// An ADD releases what the owner holds beside the requested pools. Not if other calls request other
-    /// pools of this allocator: its entry has `serves`, or the chain lists it twice.
+    /// An ADD releases what the owner holds beside the requested pools. Not if other calls request
+    /// other pools of this allocator: its entry has `serves`, or the chain lists it twice.
     releases_rest: bool,
     grace: Duration,
     /// Whether addresses in use may be taken over, for pools that do not forbid it.
@@ -35,7 +35,8 @@ pub(super) struct LedgerAllocator<L> {
     deadline: Deadline,
 }
 
-/// How often a call commits at most. A race is lost a few times; more means that something is wrong.
+/// How often a call commits at most. A race is lost a few times; more means that something is
+/// wrong.
 pub(super) const ROUNDS: u64 = 64;
 
 /// How many entries GC removes at once.
@@ -68,7 +69,7 @@ impl<L: Ledger> LedgerAllocator<L> {
 
     /// ADD: one lease for each pool, in order; all of them or, after an error, none.
     ///
-    /// The same owner gets its leases again, with [`Lease::preexisting`]. What it holds beside them is
+    /// The same owner gets its leases again, with [`Lease::preexisting`]. Its other leases are
     /// released; with `ipam.serves`, leases of other pools stay. A requested address
     /// ([`Pool::requested_ip`]) is the one that is given, or the ADD fails:
     /// [`ErrorCode::NOT_IN_POOL`] outside of the pool's ranges, [`ErrorCode::TAKEN`] if another
@@ -95,8 +96,8 @@ impl<L: Ledger> LedgerAllocator<L> {
         leases.map_err(|error| unknown.explain(error))
     }
 
-    /// GC: releases what is held in the scope by attachments that are not to be kept, and tells
-    /// what that was. Leases younger than the host-wide `gcGrace` stay.
+    /// GC: releases the leases of the scope whose attachments no list keeps, and returns them.
+    /// Leases younger than the host-wide `gcGrace` stay.
     pub(super) fn gc(&mut self, scope: &Scope, keep: &ValidAttachments) -> Result<Vec<Lease>> {
         let (now, grace) = (SystemTime::now(), self.grace);
         let mut released = Vec::new();
@@ -120,8 +121,8 @@ impl<L: Ledger> LedgerAllocator<L> {
         }
     }
 
-    /// STATUS: fails when the store cannot be reached; else tells what is free in the scarcest pool
-    /// where `ipam.statusExhaustion` asks for it.
+    /// STATUS: fails if the store cannot be reached. If `ipam.statusExhaustion` is true, it returns
+    /// the number of free addresses of the scarcest pool.
     pub(super) fn ready(&mut self, pools: &RequestedPools) -> Result<Option<u64>> {
         self.strategy()?;
         self.ledger.ready()?;
@@ -139,7 +140,7 @@ impl<L: Ledger> LedgerAllocator<L> {
         requests.iter().map(|request| self.ledger.ranges(request)).collect()
     }
 
-    /// What an ADD would ask for, but for the strategy of the network.
+    /// The requests of an ADD, without the strategy of the network.
     pub(super) fn requests<'a>(
         &self,
         pools: impl Iterator<Item = (&'a str, &'a Pool)>,
@@ -206,7 +207,7 @@ impl<L: Ledger> LedgerAllocator<L> {
         Err(contended(owner))
     }
 
-    /// What is free in the scarcest pool, counted.
+    /// Counts the free addresses of the scarcest pool.
     fn free(&mut self, pools: &RequestedPools) -> Result<Option<u64>> {
         let requests = self.requests(pools.with_paths())?;
         let sets = self.ranges_of(&requests)?;
@@ -252,16 +253,16 @@ impl<L: Ledger> LedgerAllocator<L> {
     }
 }
 
-/// Whether the chain lists this allocator more than once. Its second entry is not shown the pools that
-/// the first one served.
+/// Whether the chain lists this allocator more than once. Its second entry is not shown the pools
+/// that the first one served.
 fn is_listed_twice(ipam: &Map<String, Value>) -> bool {
     let Some(own @ Value::String(_)) = ipam.get("type") else { return false };
     let entries = ipam.get("delegates").and_then(Value::as_array).into_iter().flatten();
     entries.filter(|entry| *entry == own || entry.get("type") == Some(own)).nth(1).is_some()
 }
 
-/// Whether addresses in use may be taken over: `takeover` of `ipam`, else of the host-wide settings. A call
-/// that claims again what is held takes nothing from others.
+/// Whether addresses in use may be taken over: `takeover` of `ipam`, else of the host-wide
+/// settings. A call that claims again what is held takes nothing from others.
 fn takeover(request: &Request) -> Result<bool> {
     if request.is_reassert() {
         return Ok(false);

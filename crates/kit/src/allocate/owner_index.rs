@@ -1,5 +1,5 @@
-//! All that an owner holds, as the value of one key: for stores that keep an index of owners beside their
-//! leases.
+//! All that an owner holds, as the value of one key: for stores that keep an index of owners beside
+//! their leases.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use super::{Lease, Owner};
 /// The value of an owner's key: all that the owner holds.
 ///
 /// A change of an owner writes its key and those of the addresses that it takes or confirms in one
-/// transaction, so that they have one modification revision, which stands for the very state of the
+/// transaction, so that they have one modification revision, which identifies the state of the
 /// owner. Addresses that a change leaves as they are keep their own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OwnerIndex {
@@ -31,7 +31,7 @@ pub struct OwnerIndex {
     pub generation: u64,
     /// When they were written last, in milliseconds since 1970 by the owner's clock.
     pub confirmed: u64,
-    /// What it holds.
+    /// The leases.
     pub leases: Vec<IndexedLease>,
 }
 
@@ -125,7 +125,7 @@ impl IndexedLease {
 }
 
 impl OwnerState {
-    /// What the owner holds.
+    /// The owner's leases.
     pub fn leases(&self) -> Vec<Lease> {
         self.owner_index.leases.iter().map(|item| item.lease(self.revision_of(item))).collect()
     }
@@ -161,7 +161,7 @@ impl OwnerState {
 }
 
 /// [`Lease::revision`]: the modification revision of the address's key, and how many leases were
-/// written by it, so that a DEL can tell whether it was told of all; 0 when the owner held others.
+/// written by it, so that a DEL knows whether it was given all; 0 when the owner held others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRevision {
     /// The modification revision.
@@ -189,10 +189,10 @@ impl LeaseRevision {
     }
 }
 
-/// What a commit is guarded with: the owner's state as it was seen.
+/// The guard of a commit: the owner's state at the view.
 #[derive(Clone, Debug, Default)]
 pub struct OwnerGuard {
-    /// The revision of the owner's key; `None` if there was no such key.
+    /// The revision of the owner's key; `None` if the key was missing.
     pub revision: Option<i64>,
     /// The index at that revision; `None` if only the revision is remembered.
     pub owner_index: Option<OwnerIndex>,
@@ -206,7 +206,8 @@ impl OwnerGuard {
         }
     }
 
-    /// Whether a change says of everything that the owner held, and of nothing else, what becomes of it.
+    /// Whether a change says of everything that the owner held, and of nothing else, what becomes
+    /// of it.
     pub fn is_all_of(&self, change: &Change<'_>) -> bool {
         let said = [&change.keep, &change.leave, &change.drop];
         let said: BTreeSet<IpAddr> =

@@ -7,7 +7,7 @@ use super::{Lease, Strategy};
 use crate::error::{Error, ErrorCode, Result};
 use crate::pool::{Pool, RangeRules, RangeSet};
 
-/// What an ADD asks of a ledger: one address out of a pool.
+/// The request of an ADD to a ledger: one address out of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolRequest {
     /// Where a person or a delegate wrote it, for errors: `prevResult.pools[0]`, `ipam.ranges[0]`.
@@ -24,7 +24,8 @@ pub struct PoolRequest {
     pub strategy: Strategy,
     /// Whether the requested address is taken from another owner who holds it.
     pub(crate) takeover: bool,
-    /// Leases recorded under another pool's name do not count as this pool's, even inside its ranges.
+    /// Leases recorded under another pool's name do not count as this pool's, even inside its
+    /// ranges.
     pub(crate) apart: bool,
 }
 
@@ -96,8 +97,8 @@ impl PoolRequest {
             && set.find(address).is_some_and(|range| range.usable(address))
     }
 
-    /// Whether a lease is of this pool, also if its address would not be given now. Pools of one call
-    /// do not overlap, and a renamed pool is still the same unless names keep pools apart.
+    /// Whether a lease is of this pool, also if its address would not be given now. Pools of one
+    /// call do not overlap, and a renamed pool is still the same unless names keep pools apart.
     pub(super) fn is_home_of(&self, lease: &Lease, set: &RangeSet) -> bool {
         set.find(lease.address.addr()).is_some() && (!self.apart || lease.pool == self.pool)
     }

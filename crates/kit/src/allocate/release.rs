@@ -10,10 +10,10 @@ use super::{Lease, Owner, PartialRelease};
 use crate::error::{Error, ErrorCode, Result};
 
 impl<L: Ledger> LedgerAllocator<L> {
-    /// DEL: releases everything the owner holds and tells what that was.
+    /// DEL: releases all leases of the owner and returns them.
     ///
-    /// `known` are hints from the attachment record: a stale one must not release what another owner
-    /// holds by now, and a missing one must not leave anything behind.
+    /// `known` are hints from the attachment record: a stale hint must not release the lease of
+    /// another owner, and a missing one must not leave a lease behind.
     pub(super) fn release_all(&mut self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
         let may_guess = !known.is_empty();
         let mut is_guess = may_guess;
@@ -29,8 +29,8 @@ impl<L: Ledger> LedgerAllocator<L> {
         })
     }
 
-    /// Releases a part of what the owner holds and leaves the rest as it is: the undo of an ADD, or
-    /// what a stale record names, while the owner may hold more by now.
+    /// Releases some leases of the owner and leaves the others unchanged: the undo of an ADD, or
+    /// the leases of a stale record, while the owner may have taken more since.
     pub(super) fn release_part(
         &mut self,
         owner: &Owner,
@@ -41,7 +41,7 @@ impl<L: Ledger> LedgerAllocator<L> {
         })
     }
 
-    /// CHECK: what the owner holds.
+    /// CHECK: the owner's leases.
     pub(super) fn held(&mut self, owner: &Owner, known: &[Lease]) -> Result<Vec<Lease>> {
         Ok(self.proof(owner, known, None)?.held)
     }
@@ -97,7 +97,7 @@ impl<L: Ledger> LedgerAllocator<L> {
         Err(contended(owner))
     }
 
-    /// What an owner holds, perhaps guessed: the guarded commit that follows says whether it was right.
+    /// The owner's leases, perhaps guessed: the guarded commit that follows fails on a wrong guess.
     fn guess(&mut self, owner: &Owner, known: &[Lease]) -> Result<View<L::Token>> {
         let view = self.ledger.view(&release_query(owner, known, true), None)?;
         if view.sure || shows_all(&view.held, known) {
@@ -106,7 +106,7 @@ impl<L: Ledger> LedgerAllocator<L> {
         self.proof(owner, known, Some(view.token))
     }
 
-    /// What an owner holds: surely nothing else, or at least all that the record knows.
+    /// The owner's leases: proved to be all, or at least all that the record knows.
     fn proof(
         &mut self,
         owner: &Owner,

@@ -18,15 +18,15 @@ pub fn requested_pools(request: &Request) -> Vec<Pool> {
     requested.map(|requested| requested.pools).unwrap_or_default()
 }
 
-/// The ranges of these pools, for a store that does not tell the networks apart. Those that cannot be
-/// read are left out.
+/// The ranges of these pools, for a store that does not tell the networks apart. Those that cannot
+/// be read are left out.
 pub fn requested_sets(request: &Request) -> Vec<RangeSet> {
     let pools = requested_pools(request);
     let sets = pools.iter().filter_map(|pool| pool.range_set(RangeRules::ANY, PATH).ok().flatten());
     sets.collect()
 }
 
-/// What an allocator is requested to serve.
+/// The pools that an allocator is asked to serve.
 #[derive(Debug)]
 pub struct RequestedPools {
     /// The pools to serve.
@@ -48,7 +48,7 @@ enum PoolOrigin {
     Missing(EarlierDelegates),
 }
 
-/// What the section `ipam` says beside the pools of this allocator.
+/// The rest of the section `ipam`, beside the pools of this allocator.
 #[derive(Debug)]
 struct SectionRest {
     routes: Vec<Route>,
@@ -57,7 +57,7 @@ struct SectionRest {
     others: Vec<Pool>,
 }
 
-/// What ran before this delegate, as far as its input tells.
+/// The delegates before this one, as far as its input names them.
 #[derive(Debug)]
 struct EarlierDelegates {
     /// The selectors before this delegate in `ipam.delegates`.
@@ -80,7 +80,7 @@ impl EarlierDelegates {
         Self { selectors, have_allocated: !before.ips.is_empty() }
     }
 
-    /// Why no pools came.
+    /// The reason of an error about missing pools.
     fn reason(&self) -> String {
         if self.selectors.is_empty() {
             return "no selector runs before this delegate".to_owned();
@@ -88,7 +88,7 @@ impl EarlierDelegates {
         format!("{} returned no pools", self.selectors.join(", "))
     }
 
-    /// What to do about it.
+    /// The advice of an error about missing pools.
     fn advice(&self) -> String {
         if self.selectors.is_empty() {
             return SELECTOR.to_owned();
@@ -149,9 +149,9 @@ impl RequestedPools {
         self.paths.iter().map(String::as_str).zip(&self.pools)
     }
 
-    /// Checks the keys in the sections of `ipam` that an allocator with these keys of its own reads; also
-    /// those of pools in `ipam`, where it serves them. Warns of misspelt keys in the pools of a delegate
-    /// before, and where a replaced system ignores them.
+    /// Checks the keys in the sections of `ipam` that an allocator with these keys of its own
+    /// reads; also those of pools in `ipam`, where it serves them. Warns of misspelt keys in the
+    /// pools of a delegate before, and where a replaced system ignores them.
     ///
     /// # Errors
     /// A key is misspelt elsewhere.
@@ -215,7 +215,7 @@ impl RequestedPools {
     }
 }
 
-/// Refuses a range in the place of a set of ranges, with the form that is expected.
+/// Refuses a range where a set of ranges belongs; the error shows the expected form.
 fn refuse_flat(ranges: Option<&Value>) -> Result<()> {
     let index = match ranges {
         Some(Value::Object(_)) => String::new(),
@@ -236,7 +236,7 @@ fn serves(network: &Network, pool: &Pool) -> bool {
     pool.name().is_some_and(|name| names.iter().any(|served| served == name))
 }
 
-/// Whether a result is that of a plugin that our caller is chained behind: its addresses and routes
+/// Whether a result came from a main plugin that runs before our caller: its addresses and routes
 /// are not ours to answer.
 fn is_a_main_plugins(result: &IpamResult) -> bool {
     !result.ips.is_empty() || result.extra.contains_key("interfaces")

@@ -31,7 +31,7 @@ impl<L> Default for Allocate<L> {
 }
 
 impl<L> Allocate<L> {
-    /// An allocator that answers people, too, by this function: see [`Delegate::cli`].
+    /// An allocator that also answers people, with this function: see [`Delegate::cli`].
     pub fn answering(cli: fn(&CliCall) -> Result<String>) -> Self {
         Self { cli: Some(cli), ..Self::default() }
     }
@@ -164,7 +164,7 @@ impl<L: Ledger> Allocate<L> {
     }
 }
 
-/// What an ADD allocates.
+/// The leases and routes of an ADD.
 #[derive(Default)]
 struct Allocated {
     leases: Vec<Lease>,
@@ -175,7 +175,7 @@ struct Allocated {
 /// Appends the addresses of the leases, then the static addresses.
 ///
 /// # Errors
-/// Error 7: a static address is that of a lease.
+/// Error 7: a lease has the address of a static one.
 fn append_addresses(
     result: &mut IpamResult,
     leases: &[Lease],
@@ -217,8 +217,8 @@ fn owner<L: Ledger>(request: &Request) -> Result<Owner> {
     Ok(Owner { scope, container: attachment.container.clone(), ifname: attachment.ifname.clone() })
 }
 
-/// Warns where a reboot or a clone gives the node another identity: its leases in a store of the cluster
-/// would be those of an unknown node.
+/// Warns where a reboot or a clone gives the node another identity: its leases in a store of the
+/// cluster would be those of an unknown node.
 fn warn_of_volatile_identity(request: &Request) -> Result<()> {
     let state = request.state_dir()?;
     if let Some(why) = volatile_filesystem(state.root()) {
@@ -235,8 +235,8 @@ fn warn_of_volatile_identity(request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// The part of the network that a call is about. The node is the one the chain names, which on a DEL is the
-/// one of the record.
+/// The part of the network that a call is about. The node is the one the chain names, which on a
+/// DEL is the one of the record.
 ///
 /// # Errors
 /// The chain names none, and the state folder cannot be used for this node's own.
@@ -269,8 +269,8 @@ fn bare_lease(address: IpAddr) -> Lease {
     }
 }
 
-/// What a DEL of the chain's own may release: it is an undo, or about leases taken between two times.
-/// `None` for the runtime's DEL, which releases everything.
+/// The leases that a DEL of the chain's own may release: those of an undo, or those taken between
+/// two times. `None` for the runtime's DEL, which releases everything.
 ///
 /// # Errors
 /// The purpose or the leases cannot be read. Such a DEL must release nothing.

@@ -22,7 +22,7 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    /// [`Strategy::parse`], with the place of the text for an error.
+    /// [`Strategy::parse`], with the path of the text for an error.
     pub(crate) fn read(text: &str, path: &str) -> Result<Self> {
         Self::parse(text).ok_or_else(|| {
             Error::config(
@@ -43,24 +43,24 @@ impl Strategy {
     }
 }
 
-/// What a store tries in one commit.
+/// The limits of one commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClaimLimits {
     /// Candidates for each claim.
     pub each: usize,
-    /// How many of them are random addresses, in a pool with round robin of which nothing is known: for
-    /// stores in which other nodes claim the next address, too.
+    /// How many of them are random addresses, in a pool with round robin of which nothing is known:
+    /// for stores in which other nodes claim the next address, too.
     pub random_candidates: usize,
     /// Pools are scanned before anything is tried.
     pub look_first: bool,
 }
 
 impl ClaimLimits {
-    /// One candidate after the other, for a store that nobody else uses much.
+    /// One candidate after the other, for a store with little contention.
     pub const IN_ORDER: Self = Self { each: 64, random_candidates: 0, look_first: false };
 }
 
-/// What a search needs beside the view of the pool.
+/// A search for free addresses, by the view of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Search<'a> {
     /// The pool's ranges.
@@ -86,8 +86,8 @@ const GROWTH: u128 = 8;
 const LARGEST: u128 = 32 * 1024;
 
 impl Search<'_> {
-    /// The best addresses to try, at most `limit`, each usable and not known to be taken. If there is
-    /// none, all that was scanned is taken.
+    /// The best addresses to try, at most `limit`, each usable and not known to be taken. Without
+    /// any, all that was scanned is taken.
     pub fn candidates(&self, view: &PoolView, limit: usize) -> Vec<IpAddr> {
         if let Some(free) = view.remembered() {
             return self.remembered(free, view.cursor, limit);
@@ -116,7 +116,7 @@ impl Search<'_> {
         }
     }
 
-    /// What to try in one commit: the best addresses, and random ones if the limits say so.
+    /// The candidates of one commit: the best addresses, and random ones if the limits say so.
     pub(crate) fn claim_candidates(self, view: &PoolView, limits: ClaimLimits) -> Vec<IpAddr> {
         let is_blind = !view.is_known() && self.strategy == Strategy::RoundRobin;
         let random = if is_blind { limits.random_candidates.min(limits.each) } else { 0 };
@@ -127,8 +127,8 @@ impl Search<'_> {
         candidates
     }
 
-    /// What to scan after all addresses of this scan proved taken, in windows that grow; `None` after
-    /// the whole pool.
+    /// The next scan after all addresses of this one proved taken, in windows that grow; `None`
+    /// after the whole pool.
     pub fn next_scan(&self, scanned: Scan, cursor: Option<IpAddr>) -> Option<Scan> {
         match scanned {
             Scan::None => Some(self.window(self.start(cursor), WINDOW)),

@@ -59,8 +59,8 @@ pub(super) fn clip(span: AddressSpan, windows: &[AddressSpan]) -> Vec<AddressSpa
     parts
 }
 
-/// What windows show of spans in this order: from the first part that they show to the next one that
-/// they do not show. So no address is chosen before one that was not scanned.
+/// The parts of spans that windows show, in this order: from the first part that they show to the
+/// next one that they do not show. So no address is chosen before one that was not scanned.
 pub(super) fn first_shown(spans: Vec<AddressSpan>, windows: &[AddressSpan]) -> Vec<AddressSpan> {
     let mut shown: Vec<AddressSpan> = Vec::new();
     for span in spans {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// A text that is no address or no CIDR.
+/// A text that cannot be read as an address or a CIDR.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
     text: String,
@@ -16,7 +16,7 @@ pub struct Malformed {
 /// Reads an address; leading zeros are refused, an IPv4-mapped IPv6 address becomes IPv4.
 ///
 /// # Errors
-/// The text is no address.
+/// The text is not an address.
 pub fn parse_address(text: &str) -> Result<IpAddr, Malformed> {
     parse_plain(text, text).map(|address| address.to_canonical())
 }
@@ -24,7 +24,7 @@ pub fn parse_address(text: &str) -> Result<IpAddr, Malformed> {
 /// Reads `10.1.0.0/16` and keeps the host bits, if any.
 ///
 /// # Errors
-/// The text is no CIDR, or its address is an IPv4-mapped IPv6 one.
+/// The text is not a CIDR, or its address is an IPv4-mapped IPv6 one.
 pub fn parse_cidr(text: &str) -> Result<IpNet, Malformed> {
     let malformed = |reason| Malformed::new(text, reason);
     let (address, prefix) =

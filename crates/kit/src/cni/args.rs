@@ -8,9 +8,8 @@ use crate::error::{Error, ErrorCode, Result};
 
 /// The pairs of `CNI_ARGS`.
 ///
-/// Runtimes send them in any order, with duplicate and unknown keys (Multus sends every key
-/// twice), so none of this is an error: of a repeated key the last value counts, and a part that
-/// is no pair is passed over.
+/// Runtimes send them in any order, with duplicate and unknown keys: Multus sends every key twice.
+/// The last value of a repeated key counts, and a part without `=` is ignored.
 #[derive(Clone, Debug, Default)]
 pub struct Args {
     pairs: Vec<(String, String)>,

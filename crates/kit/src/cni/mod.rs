@@ -1,6 +1,6 @@
 //! The protocol of the Container Network Interface, without any I/O.
 //!
-//! The words are those of the [specification]: a runtime asks a plugin, with a *verb* and a
+//! The words come from the [specification]: a runtime asks a plugin, with a *verb* and a
 //! *network configuration*, to add, check or delete an *attachment* (a container id and an
 //! interface name), and gets a *result* or an error back.
 //!

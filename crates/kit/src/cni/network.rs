@@ -152,7 +152,7 @@ impl ValidAttachments {
     /// The key of the specification, and the one it had before; libcni sends both.
     pub const KEYS: [&'static str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 
-    /// Whether the attachment is to be kept.
+    /// Whether GC must keep the attachment.
     pub fn contains(&self, container: &str, ifname: &str) -> bool {
         self.containers.get(container).is_some_and(|ifnames| ifnames.get(ifname).is_some())
     }
@@ -192,8 +192,8 @@ pub fn parse_value<T: DeserializeOwned>(value: &Value, path: &str) -> Result<T> 
     })
 }
 
-/// serde's message about a value of the wrong type, in the words of JSON and without the value: where
-/// an object belongs, a string may be a secret.
+/// serde's message about a value of the wrong type, in the words of JSON and without the value:
+/// where an object belongs, a string may be a secret.
 fn without_value(text: &str) -> String {
     // The expected type is named by our own code. The value before it may hold any text.
     let parts =
@@ -232,8 +232,8 @@ pub fn parse_object(bytes: &[u8], what: &str) -> Result<Map<String, Value>> {
     }
 }
 
-/// A value as an error shows it where a text should stand: such a text, or the kind of another value. That
-/// may be, or hold, a secret in the wrong place.
+/// A value as an error shows it where a string belongs: the string, or the kind of any other value,
+/// which may hold a misplaced secret.
 pub fn shown(value: &Value) -> String {
     match value {
         Value::String(_) => value.to_string(),
@@ -253,7 +253,8 @@ pub fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// A URL as an error shows it: without a user's name and password, and without what comes after its path.
+/// A URL as an error shows it: without a user's name and password, and without what comes after its
+/// path.
 pub fn shown_url(text: &str) -> String {
     if text.contains('@') {
         return "the URL".to_owned();

@@ -42,7 +42,7 @@ impl IpConfig {
         Self { address, gateway, extra: Map::new() }
     }
 
-    /// Reads an array of addresses; `path` is where it stands, for errors.
+    /// Reads an array of addresses; `path` is its place, for errors.
     pub(crate) fn parse_all(ips: Option<Value>, path: &str) -> Result<Vec<Self>> {
         let ips = array(ips, path)?.into_iter().enumerate();
         ips.map(|(i, ip)| Self::parse(ip, &format!("{path}[{i}]"))).collect()
@@ -96,7 +96,7 @@ impl Route {
 pub struct Dns(pub Map<String, Value>);
 
 impl IpamResult {
-    /// Reads a result of any version; `path` is where it stands, for errors.
+    /// Reads a result of any version; `path` is its place, for errors.
     pub fn parse(value: &Value, path: &str) -> Result<Self> {
         let Value::Object(object) = value else {
             return Err(Error::config(path, "expected an object"));
@@ -227,7 +227,7 @@ impl IpamResult {
 }
 
 impl Route {
-    /// Reads a route; `path` is where it stands, for errors.
+    /// Reads a route; `path` is its place, for errors.
     pub(crate) fn parse(value: Value, path: &str) -> Result<Self> {
         let mut extra = into_object(value, path)?;
         let dst = cidr(extra.remove("dst"), &format!("{path}.dst"))?;
@@ -246,7 +246,7 @@ impl Route {
     }
 }
 
-/// The member `routes` of what stands at `path`.
+/// The member `routes` of the object at `path`.
 fn routes(value: Option<Value>, path: &str) -> Result<Vec<Route>> {
     let path = format!("{path}.routes");
     let routes = array(value, &path)?.into_iter().enumerate();

@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// What a runtime asks of a plugin (`CNI_COMMAND`).
+/// The verb of a call (`CNI_COMMAND`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// Give the attachment addresses.

@@ -4,17 +4,19 @@ use super::{InputMembers, key};
 use crate::cni::{IpConfig, IpamResult};
 use crate::error::{Error, ErrorCode, Result};
 
-/// What a delegate answers beside the CNI result.
+/// The answer of a delegate, beside the CNI result.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DelegateAnswer {
-    /// A selector: the pools that it chose, with those before it that stay. An allocator: the pools that
-    /// it did not serve. `None` if the answer does not say.
+    /// A selector: the pools that it chose, with those before it that stay. An allocator: the pools
+    /// that it did not serve. `None` if the answer does not say.
     pub pools: Option<Vec<Value>>,
     /// An allocator: what it needs to find its leases again, in a form of its own.
     pub leases: Option<Vec<Value>>,
-    /// A selector: addresses outside of pools, which the next allocator answers beside one for each pool.
+    /// A selector: addresses outside of pools, which the next allocator answers beside one for each
+    /// pool.
     pub static_addresses: Vec<IpConfig>,
-    /// An allocator: an earlier try may still take effect in the store, so the chain repeats the DEL.
+    /// An allocator: an earlier try may still take effect in the store, so the chain repeats the
+    /// DEL.
     pub unsure: bool,
     /// A selector: a JSON merge patch for the section `ipam` of later delegates.
     pub ipam: Map<String, Value>,
@@ -23,8 +25,8 @@ pub struct DelegateAnswer {
 }
 
 impl DelegateAnswer {
-    /// What a selector answers that chooses nothing: the pools and the static addresses of those before it,
-    /// and leases as they are.
+    /// The answer of a selector that chooses nothing: the pools and the static addresses of those
+    /// before it, and leases as they are.
     ///
     /// # Errors
     /// Error 7: they cannot be read.
@@ -72,7 +74,7 @@ impl DelegateAnswer {
         })
     }
 
-    /// Writes it to an answer, in the place of members of the contract that are there.
+    /// Writes it to an answer, and replaces the answer's members of the contract.
     pub fn write_to(self, answer: &mut IpamResult) {
         let members = &mut answer.extra;
         let static_addresses: Vec<Value> =

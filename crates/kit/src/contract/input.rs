@@ -3,7 +3,7 @@ use serde_json::{Map, Value};
 use super::{Purpose, key};
 use crate::cni::{IpConfig, IpamResult};
 
-/// What the chain tells a delegate beside the CNI result, in `prevResult`. A delegate reads it as
+/// The chain's message to a delegate in `prevResult`, beside the CNI result. A delegate reads it as
 /// [`InputMembers`](super::InputMembers).
 ///
 /// [`Default`] is a call of the runtime that is about no pool and no lease.
@@ -17,12 +17,13 @@ pub struct DelegateInput {
     pub static_addresses: Vec<IpConfig>,
     /// Why the delegate is called.
     pub purpose: Purpose,
-    /// The section `ipam` of the present configuration, if the record names the store by another one.
+    /// The section `ipam` of the present configuration, if the record names the store by another
+    /// one.
     pub present: Option<Map<String, Value>>,
 }
 
 impl DelegateInput {
-    /// Writes it to a `prevResult`, in the place of all members of the contract that are there.
+    /// Writes it to a `prevResult`, and replaces all its members of the contract.
     pub fn write_to(self, prev_result: &mut IpamResult) {
         Self::strip(prev_result);
         let members = &mut prev_result.extra;

@@ -60,7 +60,8 @@ impl<'a> InputMembers<'a> {
         self.0.map_or(Ok(Purpose::Runtime), Purpose::read)
     }
 
-    /// The section `ipam` of the present configuration, if the record names the store by another one.
+    /// The section `ipam` of the present configuration, if the record names the store by another
+    /// one.
     pub fn present(&self) -> Option<&'a Map<String, Value>> {
         let ipam = self.get(key::PRESENT)?.as_object()?;
         ipam.get("type").is_some_and(Value::is_string).then_some(ipam)

@@ -1,7 +1,8 @@
-//! The contract between delegates: what travels in `prevResult` and in answers beside the CNI result.
+//! The contract between delegates: the members of `prevResult` and of answers, beside the CNI
+//! result.
 //!
-//! The page `docs/contract.md` says what each member means and who must do what. The names of the
-//! members are in this module alone:
+//! The page `docs/contract.md` defines each member and the duties of each side. Only this module
+//! has the names of the members:
 //!
 //! | | writes | reads |
 //! |---|---|---|
@@ -35,9 +36,9 @@ pub(crate) mod key {
     pub(crate) const FENCE: &str = "fence";
     pub(crate) const REASSERT: &str = "reassert";
 
-    /// What the chain tells a delegate.
+    /// The members of a delegate's input.
     pub(crate) const OF_INPUT: [&str; 7] = [POOLS, LEASES, STATIC, UNDO, FENCE, REASSERT, PRESENT];
 
-    /// What only the chain may say. A delegate's answer cannot: there it is removed.
+    /// Members that only the chain may set. They are removed from a delegate's answer.
     pub(crate) const OF_THE_CHAIN: [&str; 4] = [UNDO, FENCE, REASSERT, PRESENT];
 }

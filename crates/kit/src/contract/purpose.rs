@@ -11,8 +11,8 @@ pub enum Purpose {
     /// The runtime called the chain: a DEL is about everything that the attachment holds.
     #[default]
     Runtime,
-    /// A DEL takes back what an ADD has just given: the leases that come with it, and no other. On the wire
-    /// `"undo": true`.
+    /// A DEL takes back what an ADD has just given: the leases that come with it, and no other. On
+    /// the wire `"undo": true`.
     Undo,
     /// A DEL is about the leases that come with it, and those that the attachment took between two
     /// times. On the wire `"fence": {"after": …, "before": …}`.
@@ -22,8 +22,8 @@ pub enum Purpose {
         /// Milliseconds since 1970; `None` is the time of the call.
         before: Option<u64>,
     },
-    /// An ADD claims again what the attachment holds, in a store that was restored or replaced. On the wire
-    /// `"reassert": true`.
+    /// An ADD claims again what the attachment holds, in a store that was restored or replaced. On
+    /// the wire `"reassert": true`.
     Reassert,
 }
 

@@ -11,18 +11,18 @@ impl Deadline {
     /// The time a chain has when nothing else is set.
     pub const DEFAULT: Duration = Duration::from_secs(60);
 
-    /// That long from now.
+    /// A deadline that long from now.
     pub fn after(time: Duration) -> Self {
-        // A century is for ever, and no clock overflows on it.
+        // A century is no limit, and no clock overflows on it.
         Self(Instant::now() + time.min(Duration::from_secs(100 * 365 * 24 * 3600)))
     }
 
-    /// The time that is left; zero when none is.
+    /// The time that is left, zero after the deadline.
     pub fn left(self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }
 
-    /// What is left, divided by the calls still to come.
+    /// The time that is left, divided by the number of calls still to come.
     pub fn share(self, calls: usize) -> Duration {
         self.left() / u32::try_from(calls).unwrap_or(u32::MAX).max(1)
     }

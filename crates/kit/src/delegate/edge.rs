@@ -347,8 +347,8 @@ fn is_child_of(chain: Option<Pid>) -> bool {
     chain.is_some() && getppid() == chain
 }
 
-/// Ends this process at its deadline: another program stands between them, or the
-/// chain has died already.
+/// Ends this process at its deadline: another program runs between it and the chain, or the chain
+/// has ended already.
 fn end_in_time(time: Duration) {
     let watch = std::thread::Builder::new().spawn(move || {
         std::thread::sleep(time);

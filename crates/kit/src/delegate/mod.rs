@@ -56,7 +56,8 @@ pub trait Delegate {
 
     /// Expands the arguments that a person typed, possibly none.
     ///
-    /// With an argument `-` stdin is read; with `--json` an error is printed as an object on stdout.
+    /// With an argument `-` stdin is read; with `--json` an error is printed as an object on
+    /// stdout.
     fn expand_args(&self, typed: Vec<OsString>) -> Vec<OsString> {
         typed
     }

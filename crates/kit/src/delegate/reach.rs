@@ -1,4 +1,4 @@
-/// Who else takes leases from an allocator's store.
+/// The nodes that take leases from an allocator's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Only this node.

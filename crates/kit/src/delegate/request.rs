@@ -60,7 +60,7 @@ impl Request {
         })
     }
 
-    /// The previous result, empty when there is none.
+    /// The previous result, or an empty one.
     pub fn prev_result(&self) -> Result<IpamResult> {
         Ok(self.network.prev_result()?.unwrap_or_default())
     }
@@ -80,14 +80,14 @@ impl Request {
         InputMembers::of(self.network.config().get("prevResult"))
     }
 
-    /// Whether it claims again what is held, in a store that is not trusted yet.
+    /// Whether the call claims held addresses again, in a store that is not trusted yet.
     pub fn is_reassert(&self) -> bool {
         self.members().purpose().is_ok_and(|purpose| purpose == Purpose::Reassert)
     }
 
-    /// Whether errors in the configuration that earlier releases ignored are refused: on ADD and STATUS.
-    /// Other verbs and a reassert may get the configuration of a record of such a release, and a person
-    /// must be able to read and release its leases.
+    /// Whether errors in the configuration that earlier releases ignored are refused: on ADD and
+    /// STATUS. Other verbs and a reassert may get the configuration of a record of such a release,
+    /// and a person must be able to read and release its leases.
     pub fn is_strict(&self) -> bool {
         match self.verb {
             Verb::Add => !self.is_reassert(),
@@ -95,10 +95,11 @@ impl Request {
         }
     }
 
-    /// The network with the present section `ipam` of its configuration, if the record has another one.
+    /// The network with the present section `ipam` of its configuration, if the record has another
+    /// one.
     ///
-    /// The record identifies the store. The present settings may be used to reach it if they prove to
-    /// lead to the same store.
+    /// The record identifies the store. The present settings may be used to reach it if they prove
+    /// to lead to the same store.
     pub fn present(&self) -> Option<Network> {
         let ipam = self.members().present()?;
         Some(self.network.with("ipam", ipam.clone().into()))

@@ -25,8 +25,8 @@ pub const CHAIN_KEYS: [&str; 11] = [
     "logfile",
 ];
 
-/// Keys of `ipam` that a selector may set for our delegates. They choose addresses. They never name a
-/// server, a credential, or a file outside of the folders that the host allows.
+/// Keys of `ipam` that a selector may set for our delegates. They choose addresses. They never name
+/// a server, a credential, or a file outside of the folders that the host allows.
 pub const SELECTOR_KEYS: [&str; 11] = [
     "ranges",
     "subnet",
@@ -51,8 +51,8 @@ pub fn is_chain_key(key: &str) -> bool {
 /// key. A verb that only releases does not read `resolvConf`.
 ///
 /// # Errors
-/// Error 7: a key is the chain's own, a folder or a file lies outside of those that the host allows, or
-/// a key is there twice in different case.
+/// Error 7: a key is the chain's own, a folder or a file lies outside of those that the host
+/// allows, or a key is there twice in different case.
 pub fn refuse_forbidden(
     set: &Map<String, Value>,
     settings: &Settings,

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-/// Reads `10s`, `500ms`, `1m30s` or `2h`: whole numbers, each with a unit. `None` for any other text,
-/// and for a sum of zero.
+/// Reads `10s`, `500ms`, `1m30s` or `2h`: whole numbers, each with a unit. `None` for any other
+/// text, and for a sum of zero.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut total = Duration::ZERO;

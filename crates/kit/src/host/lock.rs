@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::own::{make_private_folder, open_folder};
 
-/// Locks a file for this process alone; false when somebody else holds it until `give_up`.
+/// Locks a file for this process alone; false if another process holds the lock until `give_up`.
 ///
 /// A kernel's waiting lock has no time limit, and its holder may have been stopped.
 ///
@@ -29,8 +29,8 @@ pub fn lock(file: &File, give_up: Instant) -> io::Result<bool> {
 /// How long another process may have a folder locked.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Opens a folder and locks it for this process alone until the file is dropped; one that is missing is
-/// made, for its owner alone.
+/// Opens a folder and locks it for this process alone until the file is dropped; one that is
+/// missing is made, for its owner alone.
 ///
 /// # Errors
 /// It cannot be opened or made, or locked by another process for more than a second.

@@ -1,4 +1,4 @@
-//! What this machine knows: host-wide settings, the state folder, the node's identity, and the
+//! The state of this machine: host-wide settings, the state folder, the node's identity, and the
 //! results that runtimes keep.
 
 mod age;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::statfs;
 use rustix::io::Errno;
 
-/// What the path of a network namespace names. For `reap`.
+/// The state of a network namespace, by its path. For `reap`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Netns {
     /// A namespace is mounted there.

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::error::{Error, ErrorCode, Result};
 
-/// Which node this is: part of what owns a lease.
+/// The identity of this node: part of a lease's owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     id: String,
@@ -94,12 +94,13 @@ fn no_identity(path: &Path, error: io::Error) -> Error {
 }
 
 impl Identity {
-    /// Makes the first one, or reads the one that another first call has made meanwhile. The lock is on
-    /// the draft, which only its owner may open; the next call replaces a draft that a kill left.
+    /// Makes the first one, or reads the one that another first call has made meanwhile. The lock
+    /// is on the draft, which only its owner may open; the next call replaces a draft that a kill
+    /// left.
     fn make(state: &StateDir, path: &Path, machine_id: &str) -> io::Result<Self> {
         make_private_folder(state.root())?;
-        // Earlier releases replace the identity under this lock. Other users may hold it, too, if they
-        // may read the folder: the call then continues without it.
+        // Earlier releases replace the identity under this lock. Other users may hold it, too, if
+        // they may read the folder: the call then continues without it.
         let _earlier = lock_folder(state.root());
         let draft = beside(path, DRAFT);
         let give_up = Instant::now() + PATIENCE;
@@ -196,7 +197,7 @@ fn lock_identity(path: &Path) -> io::Result<(File, Identity)> {
     }
 }
 
-/// What kept a cloned machine from an identity of its own.
+/// Why a cloned machine got no identity of its own.
 #[derive(Debug)]
 enum CloneError {
     /// The records of the original are still in the way.
@@ -207,8 +208,8 @@ enum CloneError {
 
 /// Binds an identity to a machine-id that has appeared since, or gives a cloned machine its own.
 ///
-/// The attachments are renamed before the new identity is written, so that a kill in between repeats
-/// the step and never adopts the original's records.
+/// The attachments are renamed before the new identity is written, so that a kill in between
+/// repeats the step and never adopts the original's records.
 fn renew(state: &StateDir, path: &Path, machine_id: &str) -> Result<Identity, CloneError> {
     use CloneError::{Identity as Unmade, Records};
     // The lock of earlier releases: see `Identity::make`.
@@ -261,7 +262,7 @@ fn step_aside(folder: &Path, aside: &Path) -> io::Result<()> {
     Err(ErrorKind::DirectoryNotEmpty.into())
 }
 
-/// The machine-id; empty if there is none, or none yet.
+/// The machine-id; empty if the file is missing or not initialized.
 fn read_machine_id(path: &Path) -> Result<String> {
     let read = match read_regular(path) {
         // A machine-id is a regular file of such a size.

@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, retry_on_intr};
 
 /// Opens a file that our programs write: a log, a record, a lease, a state file, a cache, a lock. A
-/// link as the last name is refused, and a FIFO does not block. The mode is that of a new file.
+/// link as the last name is refused, and a FIFO does not block. A new file gets the mode.
 ///
 /// # Errors
 /// It cannot be opened, or is not a regular file.
@@ -24,8 +24,8 @@ pub fn open_own(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
 }
 
-/// Whether a path still names an open file of ours. A lock on a file that was removed or replaced is
-/// useless.
+/// Whether a path still names an open file of ours. A lock on a file that was removed or replaced
+/// is useless.
 ///
 /// # Errors
 /// The file system fails.

@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 /// `<network>-<container id>-<ifname>` for each attachment, written after its ADD and removed after
 /// its DEL.
 ///
-/// Runtimes write it without a lock. A half-written file is ignored; a file that cannot be read is an
-/// error.
+/// Runtimes write it without a lock. A half-written file is ignored; a file that cannot be read is
+/// an error.
 #[derive(Clone, Debug)]
 pub struct ResultCache {
     folder: PathBuf,
@@ -68,8 +68,8 @@ impl ResultCache {
         self.folder.join(file_name(network, container, ifname)).try_exists().unwrap_or(true)
     }
 
-    /// The cached result of one attachment; `None` without one, and for a file of another attachment
-    /// whose names make the same file name.
+    /// The cached result of one attachment; `None` without one, and for a file of another
+    /// attachment whose names make the same file name.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -187,7 +187,7 @@ fn cached_in(
     Some(CachedResult { network, container, ifname, addresses, netns })
 }
 
-/// Whether there is no file: nothing, or a folder or a FIFO.
+/// Whether a regular file is missing: there is nothing, a folder or a FIFO.
 fn is_absent(error: &io::Error) -> bool {
     error.raw_os_error().is_none()
         || matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)

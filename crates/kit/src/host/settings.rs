@@ -26,15 +26,16 @@ pub struct Settings {
     pub node: Option<String>,
     /// Folders in which a selector's answer may set `dataDir` (`dataDirs`).
     pub data_dirs: Vec<PathBuf>,
-    /// Folders in which a selector's answer may name a `resolvConf`; `resolvDirs` adds to those that every
-    /// host has.
+    /// Folders in which a selector's answer may name a `resolvConf`; `resolvDirs` adds to those
+    /// that every host has.
     pub resolv_dirs: Vec<PathBuf>,
     /// How young a lease must be for GC to leave it alone (`gcGrace`).
     pub gc_grace: Duration,
     /// Whether a requested address is taken from another owner, where `ipam.takeover` does not say
     /// (`takeover`).
     pub takeover: bool,
-    /// Why the file could not be read: these are the defaults in its place, for a verb that releases.
+    /// Why the file could not be read: these are the defaults in its place, for a verb that
+    /// releases.
     pub fault: Option<String>,
 }
 
@@ -61,7 +62,7 @@ impl Settings {
     /// The settings file.
     pub(crate) const PATH: &'static str = "/etc/cni/ipam-delegated.json";
 
-    /// Reads the settings file; the defaults when there is none.
+    /// Reads the settings file; the defaults if it is missing.
     pub fn load() -> Result<Self> {
         match read_trusted(Path::new(Self::PATH))? {
             Some(bytes) => Self::parse(&bytes).map_err(|error| error.within(Self::PATH)),
@@ -84,7 +85,7 @@ impl Settings {
         }
     }
 
-    /// Fails where the file could not be read: then `what` is not known.
+    /// Fails if the file could not be read, with `what` follows from that.
     ///
     /// # Errors
     /// Error 7 names the file, its fault, and `what`.
@@ -122,8 +123,8 @@ impl Settings {
             && !folder.starts_with(&self.state_dir)
     }
 
-    /// Whether a selector's answer may set `resolvConf` to this file: a regular one that lies in one of
-    /// [`Settings::resolv_dirs`] when all links are resolved.
+    /// Whether a selector's answer may set `resolvConf` to this file: a regular one that lies in
+    /// one of [`Settings::resolv_dirs`] when all links are resolved.
     pub(crate) fn allows_resolv_conf(&self, file: &Path) -> bool {
         let real = if is_plain_absolute(file) { file.canonicalize().ok() } else { None };
         let Some(real) = real.filter(|real| real.is_file()) else { return false };

@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use super::own::read_rest;
 use super::{beside, lock_folder, open_own, replace_own};
 
-/// A file in which processes of this node remember something, one JSON document a line. The last whole
-/// line counts, so that a killed process leaves the one before.
+/// A file in which processes of this node remember something, one JSON document a line. The last
+/// whole line counts, so that a killed process leaves the one before.
 #[derive(Clone, Debug)]
 pub struct StateFile {
     path: PathBuf,
@@ -32,12 +32,12 @@ impl StateFile {
         &self.path
     }
 
-    /// The last whole line, as a hint: the default if there is none, or it cannot be read.
+    /// The last whole line, as a hint: the default if it is missing or cannot be read.
     pub fn read<T: DeserializeOwned + Default>(&self) -> T {
         self.content().unwrap_or_default()
     }
 
-    /// The last whole line; the default only if there certainly is none.
+    /// The last whole line; the default only if the file certainly has no line.
     fn content<T: DeserializeOwned + Default>(&self) -> io::Result<T> {
         let mut file = match open_own(&self.path, OFlags::RDONLY, 0) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(T::default()),
@@ -60,8 +60,8 @@ impl StateFile {
     /// Changes the content, one process after the other, and returns it. A missing folder is made.
     ///
     /// # Errors
-    /// The file cannot be read, so that a change would lose its content; it cannot be written; or another
-    /// process has it locked for more than a second.
+    /// The file cannot be read, so that a change would lose its content; it cannot be written; or
+    /// another process has it locked for more than a second.
     pub fn change<T: DeserializeOwned + Default + Serialize>(
         &self,
         change: impl FnOnce(&mut T),

@@ -72,17 +72,17 @@ impl<'a> SectionConfig<'a> {
     /// The routes.
     ///
     /// # Errors
-    /// One is no route; the error names its place.
+    /// An element is not a route; the error names its place.
     pub(super) fn routes(&self) -> Result<Vec<Route>> {
         let routes = self.routes.iter().cloned().enumerate();
         routes.map(|(i, route)| Route::parse(route, &format!("ipam.routes[{i}]"))).collect()
     }
 }
 
-/// Range sets in the form of `ipam.ranges`; null is none.
+/// Range sets in the form of `ipam.ranges`; null is an empty list.
 ///
 /// # Errors
-/// This is no array of arrays of ranges; the error names the place.
+/// This is not an array of arrays of ranges; the error names the place.
 pub(super) fn range_sets(value: &Value, path: &str) -> Result<Vec<Vec<RangeConfig>>> {
     let mut sets = Vec::new();
     for (i, set) in elements(value, path)?.iter().enumerate() {

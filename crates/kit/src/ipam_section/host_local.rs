@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::SectionPool;
 use crate::pool::{Pool, RangeConfig, RangeRules, RangeSet};
 
-/// What stands in for the pools: empty when one has no ranges.
+/// The settings that replace the pools: empty if a pool has no ranges.
 pub(super) fn patch(pools: &[SectionPool]) -> Map<String, Value> {
     // host-local sees the runtime's requests itself, but not a pool's own.
     let sets = pools.iter().map(|pool| Some(ranges(pool.set.as_ref()?, pool.pool.requested_ip)));

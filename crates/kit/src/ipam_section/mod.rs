@@ -1,5 +1,5 @@
-//! Pools, routes and name resolution of the section `ipam` itself, with the requests of `runtimeConfig`
-//! and `CNI_ARGS`: without a state, and without a server.
+//! Pools, routes and name resolution of the section `ipam` itself, with the requests of
+//! `runtimeConfig` and `CNI_ARGS`: without a state, and without a server.
 //!
 //! A selector hands an [`IpamSection`] on; an allocator that is used alone serves it.
 
@@ -35,7 +35,7 @@ pub const KEYS: &[Key] = &[
     Key::Value("rangeRules"),
 ];
 
-/// What `ipam` says for one call.
+/// The section `ipam` of one call, read.
 #[derive(Debug)]
 pub struct IpamSection {
     /// The pools, one address each; at least one.
@@ -91,8 +91,8 @@ impl IpamSection {
         Ok(Some(Self { pools, routes: config.routes()?, dns: dns(&config, request.verb)? }))
     }
 
-    /// The settings by which a plain host-local, which knows no pools, gives the same addresses: a patch
-    /// of `ipam`.
+    /// The settings by which a plain host-local, which knows no pools, gives the same addresses: a
+    /// patch of `ipam`.
     ///
     /// They are empty when a pool has no ranges: host-local could not serve it.
     pub(crate) fn for_host_local(&self) -> Map<String, Value> {
@@ -100,8 +100,8 @@ impl IpamSection {
     }
 }
 
-/// The ranges of pools of several selectors for a plain host-local: a patch of `ipam`, empty when a pool
-/// has none.
+/// The ranges of pools of several selectors for a plain host-local: a patch of `ipam`, empty when a
+/// pool has none.
 pub(crate) fn for_host_local(pools: &[Value]) -> Map<String, Value> {
     host_local::joint(pools)
 }
@@ -119,7 +119,7 @@ pub(crate) fn add_to(result: &mut IpamResult, routes: Vec<Route>, dns: Dns) {
     }
 }
 
-/// A file that is gone must not stand in the way of a DEL.
+/// Reads the name resolution. A missing file must not make a DEL fail.
 fn dns(config: &SectionConfig<'_>, verb: Verb) -> Result<Dns> {
     let Some(path) = &config.resolv_conf else {
         return Ok(Dns::default());

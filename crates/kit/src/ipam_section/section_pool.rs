@@ -21,7 +21,7 @@ pub struct SectionPool {
     pub pool: Pool,
     /// Its ranges, read.
     pub set: Option<RangeSet>,
-    /// What the runtime asks of it.
+    /// The address that the runtime requests of it.
     pub(super) requested: Option<RequestedAddress>,
 }
 

@@ -16,8 +16,8 @@ pub fn reads_as_replaced(ipam: &Map<String, Value>) -> bool {
     ipam.get("rangeRules").and_then(Value::as_str).is_some_and(|rules| rules != "own")
 }
 
-/// The misspelt keys in the sections of `ipam` that a delegate with these keys reads; with the ranges
-/// of the runtime, where it reads `ipam.ranges`.
+/// The misspelt keys in the sections of `ipam` that a delegate with these keys reads; with the
+/// ranges of the runtime, where it reads `ipam.ranges`.
 pub fn misspelt_settings(network: &Network, keys: &[Key]) -> Vec<MisspeltKey> {
     let mut found = misspelt_inside(network.ipam(), keys, "ipam");
     if let Some(ranges) = network.ip_ranges().filter(|_| names(keys).contains(&"ranges")) {
@@ -27,7 +27,7 @@ pub fn misspelt_settings(network: &Network, keys: &[Key]) -> Vec<MisspeltKey> {
     found
 }
 
-/// Refuses misspelt keys of a section `ipam`, but for those that a replaced system ignores.
+/// Refuses misspelt keys of a section `ipam`, except those that a replaced system ignores.
 ///
 /// # Errors
 /// There is such a key: code 7, with its place.

@@ -18,8 +18,8 @@ use crate::error::{Error, ErrorCode, Result};
 /// shows no ranges takes any address.
 ///
 /// # Errors
-/// A pool has no address, or an address has no pool (112); both are named. So is a pool whose ranges or
-/// request cannot be read.
+/// A pool has no address, or an address has no pool (112); both are named. So is a pool whose
+/// ranges or request cannot be read.
 pub fn compare_answer(shown: &[&Value], left: &[Value], given: &[IpAddr]) -> Result<()> {
     let served = served(shown, left);
     let expected: Vec<ExpectedPool<'_>> =
@@ -87,8 +87,8 @@ impl<'a> ExpectedPool<'a> {
         Ok(Self { name: non_empty(&pool["name"]), ranges, requested })
     }
 
-    /// Whether this address serves it. The allocator has checked that it is not the gateway: its rules
-    /// decide which gateway a range without one has.
+    /// Whether this address serves it. The allocator has checked that it is not the gateway: its
+    /// rules decide which gateway a range without one has.
     fn takes(&self, address: IpAddr) -> bool {
         let mut segments = self.ranges.iter().flat_map(Range::segments);
         let is_inside = segments.any(|&(first, last)| first <= address && address <= last);

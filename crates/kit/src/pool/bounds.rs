@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 pub(super) const IPV4_MAPPED: IpNet =
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), 96));
 
-/// What a range's members say: start <= end, both in the subnet, all of one family.
+/// The members of a range, read: start <= end, both in the subnet, all of one family.
 pub(super) struct Bounds {
     pub(super) subnet: IpNet,
     pub(super) start: IpAddr,

@@ -84,8 +84,8 @@ impl Pool {
     /// requested address, `""` mean absent.
     ///
     /// # Errors
-    /// The pool is no object, has neither name nor ranges, a member is of the wrong type, or the
-    /// requested address is malformed or differs between its two spellings.
+    /// The pool is not an object, has neither name nor ranges, a member is of the wrong type, or
+    /// the requested address is malformed or differs between its two spellings.
     pub fn parse(value: &Value, path: &str) -> Result<Self> {
         let Value::Object(members) = value else {
             return Err(Error::config(path, "expected an object with name or ranges"));
@@ -117,7 +117,7 @@ impl Pool {
     /// Reads the ranges, if there are any; `path` is the pool's place.
     ///
     /// # Errors
-    /// The ranges are no valid set, see [`RangeSet::parse`].
+    /// The ranges are not a valid set, see [`RangeSet::parse`].
     pub fn range_set(&self, rules: RangeRules, path: &str) -> Result<Option<RangeSet>> {
         if self.ranges.is_empty() {
             return Ok(None);

@@ -2,7 +2,7 @@ use serde_json::{Map, Value};
 
 use super::REQUESTED;
 
-/// What becomes of the pools that are there when a selector names its own.
+/// The rule for the pools of earlier selectors when a selector names its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
     /// They stay. A pool of the same name is enriched, every other one is put behind them.
@@ -24,9 +24,9 @@ impl Placement {
 
     /// The pools after a selector: those that are there, and its own.
     ///
-    /// What a selector sets of a pool of the same name is put over what is there; the number stays. Pools
-    /// without a name are never the same. An added pool is numbered behind those that are there, so that no
-    /// two share a cursor.
+    /// A pool of the same name is merged: the selector's members override those there, and the
+    /// number stays. Pools without a name are never the same. An added pool is numbered behind
+    /// those that are there, so that no two share a cursor.
     pub fn place(self, there: &[Value], own: Vec<Value>) -> Vec<Value> {
         if self == Self::Replace || there.is_empty() {
             return own;

@@ -60,7 +60,7 @@ impl Range {
         self.gateway
     }
 
-    /// What is not given out, without host bits; it may lie outside of the range.
+    /// The excluded subnets, without host bits; they may lie outside of the range.
     pub fn exclude(&self) -> &[IpNet] {
         &self.exclude
     }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::keys::Key;
 
-/// A range as it stands in a configuration, unread; members in the order the etcd plugin stores.
+/// A range as a configuration writes it, unread; members in the order the etcd plugin stores.
 ///
 /// Null and, for the addresses, `""` mean absent, as in Go.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -42,7 +42,7 @@ impl RangeConfig {
         Key::Value("exclude"),
     ];
 
-    /// Refuses `strategy` in a range, where it would have no effect. `path` is the place of the ranges.
+    /// Refuses `strategy` in a range, where it would have no effect. `path` leads to the ranges.
     ///
     /// # Errors
     /// A range has it; the advice names the places where it counts.
@@ -73,7 +73,7 @@ pub struct RangeRules {
     pub(crate) sets: Sets,
 }
 
-/// What a subnet as `10.1.2.3/24` means.
+/// The meaning of a subnet such as `10.1.2.3/24` means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostBits {
     /// An error.
@@ -102,12 +102,12 @@ pub(crate) enum DefaultGateway {
     Nothing,
 }
 
-/// What a /31, /32, /127 or /128 means.
+/// The meaning of a /31, /32, /127 or /128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SmallSubnets {
     /// Too small to allocate from: an error.
     Refuse,
-    /// Every address is given out; there is no gateway unless one is written.
+    /// Every address is given out; the gateway is missing unless it is written.
     Accept,
 }
 
@@ -149,8 +149,8 @@ impl RangeRules {
         sets: Sets::Strict,
     };
 
-    /// The rules of passcod's ipam-da-consul, but for the network and the broadcast address, which are
-    /// not given out unless they are written.
+    /// The rules of passcod's ipam-da-consul, with one exception: the network and the broadcast
+    /// address are given out only if they are written.
     pub const CONSUL: Self = Self {
         host_bits: HostBits::Ignore,
         default_gateway: DefaultGateway::Nothing,

@@ -23,8 +23,8 @@ impl RangeSet {
     /// Reads one set; `path` is its place in the configuration, as in `ipam.ranges[0]`.
     ///
     /// # Errors
-    /// There is no range, a range is invalid, no address is left by their excludes, or, but for
-    /// [`RangeRules::CONSUL`], two are of different families or overlap.
+    /// The set is empty, a range is invalid, or every address is excluded. With other rules than
+    /// [`RangeRules::CONSUL`] also: two ranges are of different families or overlap.
     pub fn parse(ranges: &[RangeConfig], rules: RangeRules, path: &str) -> Result<Self> {
         let mut set = Self { ranges: Vec::new(), remarks: Vec::new() };
         let mut emptied = None;
@@ -112,7 +112,7 @@ impl RangeSet {
         self.ranges.iter().rfind(|range| range.spans(address))
     }
 
-    /// What the rules let pass that others refuse, each with its place.
+    /// The faults that these rules accept and others refuse, each with its place.
     pub fn remarks(&self) -> &[String] {
         &self.remarks
     }

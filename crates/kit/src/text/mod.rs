@@ -4,8 +4,8 @@
 //! Servers, files and programs may send either, so each place that composes a line for people calls
 //! [`visible`]. Rows for programs (`--json`) stay as they are.
 //!
-//! Secrets leave in no form: [`masked`] takes them out of a configuration, [`redacted`] out of the words of
-//! a server.
+//! Secrets leave in no form: [`masked`] takes them out of a configuration, [`redacted`] out of the
+//! words of a server.
 
 mod secret;
 
@@ -39,8 +39,8 @@ fn escaped(text: &str, is_meant: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// The words of a server without the secrets that it may have repeated, and without the beginning of
-/// one where the words end: they may have been cut.
+/// The words of a server without the secrets that it may have repeated, and without the beginning
+/// of one where the words end: they may have been cut.
 pub fn redacted<'a>(text: String, secrets: impl IntoIterator<Item = &'a str>) -> String {
     secrets.into_iter().filter(|secret| !secret.is_empty()).fold(text, |text, secret| {
         let mut text = text.replace(secret, "…");
@@ -57,8 +57,8 @@ pub fn redacted<'a>(text: String, secrets: impl IntoIterator<Item = &'a str>) ->
 /// How many bytes of a secret at the end of a text are more than chance.
 const LEAST: usize = 4;
 
-/// Whether a terminal or a log obeys a character: controls (ASCII's and C1), the separators of lines
-/// and paragraphs, and the marks of bidirectional text.
+/// Whether a terminal or a log obeys a character: controls (ASCII's and C1), the separators of
+/// lines and paragraphs, and the marks of bidirectional text.
 fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}')

@@ -79,7 +79,7 @@ fn bare_url(text: &str) -> Option<String> {
     Some(parts.fold(scheme, |bare, part| bare + "://" + &without_user(part)))
 }
 
-/// What comes after the scheme of a URL, without the user's name and password.
+/// The part of a URL after its scheme, without the user's name and password.
 fn without_user(part: &str) -> String {
     let host = part.find(['/', '?', '#']).unwrap_or(part.len());
     match part[..host].rfind('@') {
