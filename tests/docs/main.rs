@@ -276,7 +276,7 @@ fn every_test_that_the_page_on_security_names_exists() {
         assert!(is_test, "{file}.rs::{test}");
     }
     // Each row says what holds it.
-    for row in &table(&page, "## Who may decide what")[2..] {
+    for row in &table(&page, "## Threat model")[2..] {
         assert!(row.len() == 4 && !row[2].is_empty() && row[3].contains(".rs::"), "{row:?}");
     }
 }
