@@ -150,7 +150,7 @@ fn lint_counts_records_whose_way_to_their_store_is_not_todays() {
         let findings = told[0]["findings"].as_array().unwrap().clone();
         let messages =
             findings.into_iter().map(|finding| finding["message"].as_str().unwrap().to_owned());
-        messages.filter(|message| message.contains("by another way")).collect::<Vec<_>>()
+        messages.filter(|message| message.contains("other servers or files")).collect::<Vec<_>>()
     };
     let mut rotated = network.clone();
     rotated["ipam"]["consul"]["token"] = json!("new");

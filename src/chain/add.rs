@@ -18,7 +18,7 @@ use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::boot_id;
 
-/// Runs the chain; on failure releases what it took.
+/// Runs the chain; on failure releases everything it took.
 pub(crate) fn add(session: &Session<'_>) -> Result<IpamResult> {
     let plan = session.plan().inspect_err(|error| record_not_installed(session, error))?;
     if session.state.is_from_network() {
@@ -82,7 +82,7 @@ impl<'a> ChainRun<'a> {
         }
     }
 
-    /// Runs each delegate with what those before it answered.
+    /// Runs each delegate with the answers of those before it.
     fn run_delegates(&mut self, file: &mut RecordFile) -> Result<IpamResult, DelegateFailure> {
         for step in &self.plan.steps {
             let Some(run) = self.handoff.run_for(step) else {
@@ -111,7 +111,7 @@ impl<'a> ChainRun<'a> {
         Ok(self.handoff.finish(&self.plan.steps)?)
     }
 
-    /// Sets what a delegate that failed may hold. The record names no selector: it holds nothing.
+    /// Sets how much a failed delegate may hold. A selector holds nothing, and the record names none.
     fn set_last_run(&mut self, step: &Step, kind: FailureKind) {
         if step.is_selector() {
             return;
@@ -126,7 +126,7 @@ impl<'a> ChainRun<'a> {
         }
     }
 
-    /// Records the result and what each delegate gave.
+    /// Records the result and the grant of each delegate.
     fn record_success(&self, result: &IpamResult, file: &mut RecordFile) -> Result<()> {
         let rendered = result.to_json(self.session.request.network.version())?;
         let grants = self.runs.iter().filter_map(|ran| ran.granted.clone()).collect();
@@ -183,7 +183,7 @@ impl<'a> ChainRun<'a> {
     }
 }
 
-/// Releases what an ADD of this process gave, for its result did not reach the runtime.
+/// Releases the leases of an ADD of this process whose result did not reach the runtime.
 pub(crate) fn undeliver(session: &Session<'_>) -> Result<()> {
     let opened = RecordFile::open_existing(&session.record_path()?, RecordFile::PATIENCE)?;
     let Some(Opened { mut file, record, .. }) = opened.known()? else { return Ok(()) };

@@ -15,7 +15,7 @@ use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::presence::Presence;
 
-/// Asks every delegate whether the attachment still holds what it gave.
+/// Asks every delegate whether the attachment still holds its addresses.
 pub(crate) fn check(session: &Session<'_>) -> Result<()> {
     let path = session.record_path()?;
     let opened = RecordFile::open_to_look(&path)?;

@@ -1,4 +1,4 @@
-//! DEL: by the record of the attachment, or by the configuration where nothing is recorded.
+//! DEL: by the record of the attachment, or without one by the configuration.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::presence::Presence;
 
-/// Releases what the attachment holds, from the record where there is one.
+/// Releases all leases of the attachment, by its record if it has one.
 pub(crate) fn del(session: &Session<'_>) -> Result<()> {
     let path = session.record_path()?;
     let opened = RecordFile::open_to_release(&path)?;
@@ -94,11 +94,11 @@ fn release_recorded(
     release.finish(errors)
 }
 
-/// DEL to the whole chain as configured: nothing is known of the attachment, or these records of it
-/// cannot be read. Where every delegate released, they go.
+/// DEL to the whole chain as configured, for an attachment without a record, or with these unreadable
+/// ones. Removes them if every delegate released.
 ///
-/// Where only ADDs are recorded that ran no delegate, one that is not installed is left out: it holds
-/// nothing of them, and the runtime knows no other.
+/// If all recorded ADDs ran no delegate (`none_ran`), delegates that are not installed are skipped: they
+/// hold nothing.
 fn release_configured(
     session: &Session<'_>,
     unreadable: &[PathBuf],

@@ -115,7 +115,7 @@ impl DelegateCall<'_> {
         self.failure(error, FailureKind::Unsure)
     }
 
-    /// The answer in what an ended process has printed.
+    /// The answer in the output of an ended process.
     fn read(&self, output: &ProcessOutput) -> Result<DelegateOutput, DelegateFailure> {
         let is_quiet = output.stdout.iter().all(u8::is_ascii_whitespace);
         let object = match parse_object(&output.stdout, "its answer") {
@@ -169,7 +169,7 @@ impl DelegateCall<'_> {
     }
 }
 
-/// The error that a delegate has printed, and whether it leaves open what the delegate did.
+/// The error that a delegate printed, and whether the outcome of its call is open.
 pub(super) fn reported_error(object: &Map<String, Value>) -> (Error, FailureKind) {
     let code = object.get("code").and_then(Value::as_u64).and_then(|code| u32::try_from(code).ok());
     // Zero would tell the runtime that there is no error.

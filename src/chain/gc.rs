@@ -1,4 +1,4 @@
-//! GC: releases what no valid attachment holds.
+//! GC: releases the leases without a valid attachment.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +16,7 @@ use ipam_kit::host::{Settings, is_old};
 use ipam_kit::presence::Presence;
 
 /// Releases the stale records of this network, then calls every delegate with the list of what to
-/// keep: the runtime's list, and what is too young or too busy to be judged.
+/// keep: the runtime's list, and the attachments that are too young or too busy to be judged.
 ///
 /// A stale record that is left or failed is in no list: nothing protects it, so the delegates' own GC
 /// may release its leases, and its later DEL finds nothing.
@@ -77,7 +77,7 @@ fn keep_later_ones(session: &Session<'_>, keep: &mut ValidAttachments, began: u6
     Ok(())
 }
 
-/// Keeps what was set aside as unreadable: what it holds is not known. An operator ends it.
+/// Keeps attachments with a record set aside: their leases are unknown. An operator clears it.
 fn keep_set_aside(session: &Session<'_>, keep: &mut ValidAttachments) -> Result<()> {
     let network = session.request.network.name();
     let aside = set_aside(&session.state.network(network))?;
@@ -153,7 +153,7 @@ const UNREADABLE: &str = "its record cannot be read";
 /// Why a record is kept that another call has locked.
 pub(crate) const BUSY: &str = "a call works on it";
 
-/// Why a record is kept although its container is gone; `None` where nothing protects it.
+/// Why a record is kept although its container is gone; `None` if nothing protects it.
 ///
 /// An attachment added since the call began is young, however long the call takes.
 pub(crate) fn protection(record: &Record, settings: &Settings, began: u64) -> Option<&'static str> {

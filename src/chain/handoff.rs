@@ -24,7 +24,7 @@ pub(crate) struct Handoff<'a> {
     network: &'a Network,
     settings: &'a Settings,
     node: &'a str,
-    /// The verb takes nothing: what an answer says about name resolution has no effect.
+    /// The verb takes nothing: name resolution in an answer has no effect.
     releases: bool,
     /// The result so far.
     pub result: IpamResult,
@@ -161,7 +161,7 @@ impl<'a> Handoff<'a> {
         })
     }
 
-    /// Takes what a delegate's answer to another verb tells the next one.
+    /// Takes pools and settings for the next delegate from an answer to another verb than ADD.
     pub(crate) fn take_pools_and_settings(
         &mut self,
         step: &Step,
@@ -220,7 +220,7 @@ impl<'a> Handoff<'a> {
     }
 
     /// Takes the static addresses that a selector names, or those that another delegate answers. Returns
-    /// the answered ones. A selector that names none leaves those of the selectors before it.
+    /// the answered ones. Without new ones, those of earlier selectors stay.
     fn take_static_addresses(
         &mut self,
         step: &Step,
@@ -348,7 +348,7 @@ fn against_contract(step: &Step, message: String) -> Error {
     Error::new(ErrorCode::DELEGATE, format!("{}: {message}", step.name))
 }
 
-/// Puts back what an answer lost: standard plugins look at no previous result.
+/// Restores the parts that an answer lost: standard plugins ignore the previous result.
 fn restore(before: IpamResult, mut answer: IpamResult) -> IpamResult {
     let mut ips: Vec<IpConfig> =
         before.ips.into_iter().filter(|ip| !answer.has(ip.address.addr())).collect();

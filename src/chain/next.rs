@@ -1,4 +1,4 @@
-//! The last program of a preset's chain where a file of the host names it (`nextipam`).
+//! The last program of a preset's chain, if a file of the host names it (`nextipam`).
 //!
 //! [`ProgramSource::HostFile`] marks such a program in plans and records: it is run at its own path,
 //! whatever `CNI_PATH` has. Unless it is an allocator `ipam-da-*`, it is *standalone*: it knows nothing
@@ -98,7 +98,7 @@ impl HostProgram {
     }
 }
 
-/// The program that a value names; else what is wrong with the value.
+/// The program that a value names; an error is the beginning of a message that ends in the value.
 fn program_named_by(
     value: &Value,
     environment: &Environment,
@@ -171,8 +171,8 @@ impl Run {
         is_standalone(self.source, &self.delegate)
     }
 
-    /// The same call of the allocator that a preset runs in place of the recorded program since. The
-    /// allocator works on the state of that program, so it finds the lease.
+    /// The same run with the allocator of the preset that has replaced the recorded program. The
+    /// allocator uses the state of that program, so it finds the lease.
     pub(super) fn handed_to(&self, allocator: Step, node: &str) -> Self {
         let mut ipam = self.ipam.clone();
         ipam.extend(allocator.overrides);
@@ -192,8 +192,7 @@ fn is_standalone(source: ProgramSource, name: &str) -> bool {
     source == ProgramSource::HostFile && !is_allocator(name)
 }
 
-/// The program kept aside as `NAME.orig` where a preset has since replaced a recorded program of the host's
-/// file.
+/// The program kept aside as `NAME.orig`, if a preset has replaced a recorded program of the host's file.
 pub(super) fn kept_aside(recorded: &Path, own: &OwnExecutable, kept_name: &str) -> Option<PathBuf> {
     let beside = recorded.with_file_name(kept_name);
     (own.is(recorded) && beside.exists()).then_some(beside)

@@ -1,4 +1,4 @@
-//! Plans a chain: from the list `ipam.delegates`, or from the preset whose name the program has.
+//! The planner of a chain: by `ipam.delegates`, or by the preset whose name the program has.
 
 use std::path::PathBuf;
 
@@ -155,7 +155,7 @@ impl Planner<'_> {
         Ok(steps)
     }
 
-    /// Where a delegate's program is, or would be if it may be missing: such a delegate fails when it is run.
+    /// The path of a delegate's program. If it is missing but may be, a path where running it fails.
     fn program_path(&self, name: &str) -> Result<PathBuf> {
         let is_optional = match self.may_be_missing {
             MissingPrograms::None => false,

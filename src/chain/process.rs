@@ -90,8 +90,8 @@ impl<'a> Process<'a> {
         })
     }
 
-    /// Waits for its end, and reads its output. If `read` fails, what the process has left running is
-    /// killed: it may still take a lease.
+    /// Waits for its end, and reads its output. If `read` fails, kills the processes that it left
+    /// running: they may still take a lease.
     pub(super) fn answer<T, E>(
         &mut self,
         read: impl FnOnce(Result<ProcessOutput, KillReason>) -> Result<T, E>,
@@ -161,7 +161,7 @@ impl<'a> Process<'a> {
     }
 }
 
-/// A delegate's stdin and what it has not got yet.
+/// A delegate's stdin, with the bytes still to send.
 struct StdinFeed<'a> {
     /// Closed once all is sent.
     pipe: Option<PipeWriter>,
@@ -169,7 +169,7 @@ struct StdinFeed<'a> {
 }
 
 impl StdinFeed<'_> {
-    /// Writes what the pipe takes. A delegate may close its stdin: then the rest is dropped.
+    /// Writes as much as the pipe takes. If the delegate has closed its stdin, drops the rest.
     fn feed(&mut self) {
         while let Some(pipe) = &mut self.pipe {
             if self.unsent.is_empty() {
@@ -194,7 +194,7 @@ pub(crate) enum KillReason {
     TooLong,
 }
 
-/// A process that has ended, with what it printed.
+/// The exit status and the output of an ended process.
 pub(crate) struct ProcessOutput {
     pub status: ExitStatus,
     pub stdout: Vec<u8>,
@@ -262,8 +262,7 @@ fn kill_children(spared: &[i32], mark: &Mark) {
     }
 }
 
-/// Whether a process carries the mark of another call: a daemon of an earlier delegate, which may
-/// have made it only after it had ended itself.
+/// Whether a process has the mark of another call: it is the daemon of an earlier delegate.
 fn is_of_another_call(pid: i32, mark: &Mark) -> bool {
     let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let marked = environ
@@ -290,8 +289,8 @@ fn children_now() -> Vec<i32> {
         .collect()
 }
 
-/// Passes on what a delegate writes on stderr, without what a terminal would obey. A character that
-/// this piece begins and the next one ends waits in `incomplete`.
+/// Passes a piece of a delegate's stderr on, with control characters escaped. The bytes of a character
+/// that ends in the next piece wait in `incomplete`.
 fn pass_on(piece: &[u8], incomplete: &mut Vec<u8>) {
     incomplete.extend_from_slice(piece);
     let whole = match std::str::from_utf8(incomplete) {
@@ -302,7 +301,7 @@ fn pass_on(piece: &[u8], incomplete: &mut Vec<u8>) {
     to_stderr(visible_lines(&String::from_utf8_lossy(&complete)).as_bytes());
 }
 
-/// Reads what is there now; the pipe is given up at its end.
+/// Reads the available bytes, and closes the pipe at its end.
 fn read_available(pipe: &mut Option<PipeReader>, mut take: impl FnMut(&[u8])) {
     let mut piece = [0; 4096];
     // Bounded, so that a flood does not keep the loop from looking at the clock.

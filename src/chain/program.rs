@@ -1,4 +1,4 @@
-//! Programs: what their names say, where they are found, and why one cannot be started.
+//! Programs: their names, their paths, and the errors of starting them.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

@@ -57,7 +57,7 @@ impl RefreshedRun {
 /// the store. Present secrets replace the recorded ones if they are meant for the recorded servers,
 /// and present files replace those that cannot be read.
 ///
-/// The secrets of a standalone program are of a selector's source, not of the configuration.
+/// The secrets of a standalone program come from a selector, not from the configuration.
 pub(crate) fn refresh_run(session: &Session<'_>, run: &Run, network: &Network) -> RefreshedRun {
     if run.is_standalone() {
         let run = match replacing_allocator(session, run) {
@@ -146,8 +146,8 @@ fn entry_includes(session: &Session<'_>, entry: &Map<String, Value>, delegate: &
     name == delegate || chains.any(|chain| chain.delegates.contains(&delegate))
 }
 
-/// A recorded delegate as a step: found in `CNI_PATH`, else at its recorded path. Where a preset has
-/// taken its name or its path since, it is the program that was kept aside as `NAME.orig`.
+/// A recorded delegate as a step: found in `CNI_PATH`, else at its recorded path. If a preset has since
+/// taken its name or its path, it is the program kept aside as `NAME.orig`.
 pub(crate) fn recorded_step(session: &Session<'_>, run: &Run) -> Step {
     let recorded = PathBuf::from(&run.program);
     let kept_name = format!("{}.orig", run.delegate);
@@ -168,8 +168,8 @@ fn find_replaced(session: &Session<'_>, name: &str) -> Option<PathBuf> {
     session.planner.find(name).ok().filter(|program| !session.chain.own_executable().is(program))
 }
 
-/// The last delegate of the preset that has replaced a recorded program, where none was kept aside.
-/// Without a plan of the preset, the program is run as recorded, which fails and keeps the record.
+/// The last delegate of the preset that has replaced a recorded program without a `NAME.orig`. If the
+/// preset cannot be planned, the recorded program runs, which fails and keeps the record.
 fn replacing_allocator(session: &Session<'_>, run: &Run) -> Option<Step> {
     let preset = Preset::find(session.chain.presets, &run.delegate)?;
     if !session.chain.own_executable().is(&recorded_step(session, run).program) {

@@ -1,4 +1,4 @@
-//! Recorded delegates run once more: DEL of what they gave, and ADD of it again.
+//! Recorded delegates run once more: DEL of their leases, and ADD of the same leases.
 
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ impl<'a> Release<'a> {
     }
 }
 
-/// DEL to each of these delegates, in what time is left. Every one runs even after one failed. Returns
-/// what failed.
+/// DEL to each of these delegates, in the time left. Each runs, also after a failure. Returns the
+/// failures.
 pub(crate) fn release_all(
     session: &Session<'_>,
     target: NetworkAttachment<'_>,
@@ -92,7 +92,7 @@ fn release(
     call.run().map(drop).map_err(|failure| refreshed.explain_failure(failure))
 }
 
-/// ADD of a recorded delegate once more, with these very settings, for what it already gave.
+/// ADD of a recorded delegate once more, with these settings, for the leases that it gave.
 pub(crate) fn claim_again(
     session: &Session<'_>,
     target: NetworkAttachment<'_>,

@@ -32,10 +32,10 @@ pub(crate) fn run_all(
     run_planned(session, &session.plan()?, verb, prev_result, deadline)
 }
 
-/// Runs a verb through every delegate of a plan in order, whatever fails on the way.
+/// Runs a verb through every delegate of a plan in order, also after failures.
 ///
-/// Each gets this `prev_result` with the pools that the selectors before it answered. STATUS fails also
-/// where no delegate is shown one of them.
+/// Each gets this `prev_result` with the pools that the selectors before it answered. STATUS also fails
+/// if one of these pools is for no delegate.
 pub(crate) fn run_planned(
     session: &Session<'_>,
     plan: &Plan,
@@ -88,10 +88,11 @@ impl Failures {
         Error::join(self.0.into_iter().map(|failed| failed.error))
     }
 
-    /// A selector's failure counts only beside another delegate's, which may have failed for want
-    /// of its pools; alone it comes back as a warning. With code 113 it counts alone as well, for the
-    /// selector knows that leases may lie where no delegate looks, unless nothing was given
-    /// (`is_bare`).
+    /// Fails if a delegate other than a selector failed; returns the failures of selectors as
+    /// warnings.
+    ///
+    /// A selector's failure with code 113 counts, too: leases may lie where no delegate looks. It
+    /// does not if nothing was given (`is_bare`).
     pub(super) fn but_selectors(self, is_bare: bool) -> Result<Vec<Error>> {
         let mut errors = Vec::new();
         let mut warnings = Vec::new();

@@ -9,10 +9,10 @@ use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::pool::compare_answer;
 
 /// Fails if a delegate's addresses do not fit the pools it was shown. `left` are the pools of its answer,
-/// which it did not serve; `None` if the answer has no pools: it served all.
+/// which it did not serve; without pools in the answer (`None`) it served all.
 ///
-/// The answer of a delegate whose object says `"answers": "any"` is not compared, nor that of a
-/// standalone program, which was shown no pools.
+/// Two answers are not compared: with `"answers": "any"` in the delegate's entry, and of a standalone
+/// program, which was shown no pools.
 pub(crate) fn compare_with_pools(
     step: &Step,
     shown: &[&Value],

@@ -13,7 +13,7 @@ use ipam_kit::contract::Purpose;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
 
-/// How long the DELs to stores may take whose leases `reassert` has claimed in other ones.
+/// The time for the DELs to stores whose leases `reassert` has claimed in other ones.
 const SUPERSEDED: Duration = Duration::from_secs(3);
 
 /// DEL to every delegate that may hold a lease by a record, each with its recorded configuration.
@@ -39,12 +39,12 @@ pub(crate) struct ReleaseFailures {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coverage {
     All,
-    /// All but what lies in a store that `reassert` has left: that store did not confirm its release.
+    /// All except leases in a store that `reassert` replaced: that store did not confirm the release.
     AllButSuperseded,
 }
 
 impl RecordRelease<'_> {
-    /// Releases what is held in the stores that are in use. Every delegate runs even after one failed.
+    /// Releases the leases in the stores in use. Every delegate runs, also after a failure.
     pub(crate) fn release_current(&self) -> ReleaseFailures {
         let current = self.releases(|release| !self.record.is_superseded(release.run));
         let (refusing, others): (Vec<_>, Vec<_>) = current
@@ -55,7 +55,7 @@ impl RecordRelease<'_> {
         ReleaseFailures { errors, refusals }
     }
 
-    /// Releases what is left in stores that are not in use any more. Ends with the errors so far.
+    /// Releases the leases in superseded stores, then fails with the errors so far.
     pub(crate) fn finish(&self, errors: Vec<Error>) -> Result<Coverage> {
         let superseded = self.releases(|release| self.record.is_superseded(release.run));
         // The address is in use in another store, so that the runtime need not wait for this one.
@@ -95,7 +95,7 @@ impl RecordRelease<'_> {
     }
 }
 
-/// Releases what a stale record holds.
+/// Releases the leases of a stale record.
 ///
 /// # Errors
 /// A delegate failed. The record stays, and becomes the last in the order of the next GC.
@@ -112,8 +112,8 @@ pub(crate) fn release_stale(
     Ok(())
 }
 
-/// Releases what the ADDs of a record took, and nothing that the same attachment has got since by
-/// other ways: a chain without this record, or the plugin that a preset replaces.
+/// Releases the leases that the ADDs of a record took. Leases that the attachment got otherwise stay:
+/// from a chain without this record, or from the plugin that a preset replaces.
 pub(crate) fn release_taken(
     session: &Session<'_>,
     target: NetworkAttachment<'_>,

@@ -11,7 +11,7 @@ use super::settle::release_stale;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
 
-/// The time for stale records, and what became of them.
+/// The release of stale records: its time, and its results so far.
 #[derive(Debug)]
 pub(crate) struct ReleaseRound {
     deadline: Deadline,
@@ -72,7 +72,7 @@ impl ReleaseRound {
         }
     }
 
-    /// The time of the next record: half of what is left, so that one that hangs does not take all.
+    /// The time of the next record: half of the time left, so a hanging one does not use up all.
     fn time_of_next(&self) -> Option<Duration> {
         let left = self.deadline.left();
         (left >= self.floor).then(|| self.floor.max(left / 2))
@@ -83,7 +83,7 @@ impl ReleaseRound {
         self.released == 0
     }
 
-    /// How many records are left, when there were some that were not tried.
+    /// An error with the number of records left; `None` if each was tried.
     pub(crate) fn left(&self) -> Option<Error> {
         let left = self.untried + self.failed;
         let all = left + self.released;

@@ -121,8 +121,8 @@ pub(crate) fn remove_settings_for_other_servers(
     });
 }
 
-/// Whether a section says about its store what the network configuration says: selectors have chosen
-/// nothing but addresses.
+/// Whether a section names the same store as the network configuration: selectors have chosen only
+/// addresses.
 pub(crate) fn chose_only_addresses(
     ipam: &Map<String, Value>,
     configured: &Map<String, Value>,

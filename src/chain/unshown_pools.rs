@@ -6,7 +6,7 @@ use super::plan::Step;
 use super::served::{serves, unserved};
 use ipam_kit::error::Result;
 
-/// The pools that none of the visited delegates is shown, for verbs on which no delegate serves a pool.
+/// The pools that are for none of the visited delegates, on verbs on which no delegate serves a pool.
 #[derive(Debug, Default)]
 pub(crate) struct UnshownPools {
     /// All pools after the last selector.

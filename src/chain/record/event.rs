@@ -60,7 +60,7 @@ pub(crate) struct AttemptHeader {
     /// An earlier record could not be read: what it held may be in use.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub after_unreadable: bool,
-    /// `reassert` made it: what another store held of the attachment is claimed in this one.
+    /// `reassert` made it: it claims leases of another store in this one.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub reasserted: bool,
     /// Members of newer programs.

@@ -184,7 +184,7 @@ impl RecordFile {
         }
     }
 
-    /// The file, locked, with what is in it; `None` where another one took its place meanwhile.
+    /// Locks and reads the file; `None` if another one has replaced it meanwhile.
     fn read_locked(
         mut file: File,
         path: &Path,
@@ -256,7 +256,7 @@ impl RecordFile {
         Err(io::Error::new(ErrorKind::NotFound, "the file was removed"))
     }
 
-    /// Removes the record: the attachment holds nothing any more.
+    /// Removes the record of an attachment that holds nothing.
     pub(crate) fn remove(self) -> io::Result<()> {
         if self.is_linked().is_err() {
             // The file at its path now is another call's.

@@ -64,7 +64,7 @@ pub(crate) fn set_aside(folder: &Path) -> Result<Vec<SetAside>> {
     Ok(found)
 }
 
-/// The records that were set aside of the attachment whose record is at `path`, the oldest first.
+/// The unreadable records of the attachment whose record is at `path`, the oldest first.
 ///
 /// # Errors
 /// Its folder could not be listed.
@@ -80,8 +80,8 @@ pub(crate) fn set_aside_of(path: &Path) -> Result<Vec<PathBuf>> {
 /// The part of the name of a record set aside, between the interface and a time.
 pub(crate) const SET_ASIDE: &str = ":unreadable-";
 
-/// Whether a file name in a container's folder is an interface name: what is set aside or half
-/// made carries a `:`, which no interface name has.
+/// Whether a file name in a container's folder is an interface name. Unreadable and half-made records
+/// have a `:`, which no interface name has.
 pub(crate) fn is_record_name(name: &str) -> bool {
     !name.contains(':')
 }

@@ -1,8 +1,8 @@
 //! The attachment record: the ADDs of an attachment, as this node knows them.
 //!
-//! One small file per attachment, one JSON line per event, only ever appended to. The lines are
-//! written before what they announce happens, so whatever a kill leaves behind, the record names
-//! every delegate that may hold a lease.
+//! One small file per attachment with one JSON line per event, which is only appended to. A line is
+//! written before its announcement happens, so after any kill the record names every delegate that
+//! may hold a lease.
 
 mod compaction;
 mod event;
@@ -274,8 +274,8 @@ impl Record {
             .all(|attempt| matches!(&attempt.outcome, AddOutcome::Failed(failed) if !failed.unsure))
     }
 
-    /// Whether `reassert` has claimed in another store what this delegate gave, and no ADD has used this one
-    /// since.
+    /// Whether `reassert` has claimed this delegate's leases in another store, and no later ADD has used
+    /// this one.
     pub(crate) fn is_superseded(&self, run: &Run) -> bool {
         let Some(index) = self.attempts.iter().rposition(|attempt| attempt.header.reasserted)
         else {

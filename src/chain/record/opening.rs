@@ -14,7 +14,7 @@ use ipam_kit::host::{make_private_folder, open_own};
 /// The flags that open a record for writing.
 pub(super) const APPEND: OFlags = OFlags::RDWR.union(OFlags::APPEND);
 
-/// The record for appending, made where it is missing; whether its folder was made, too.
+/// Opens the record for appending, or makes it; also reports whether its folder was made.
 pub(super) fn make_file(path: &Path) -> io::Result<(File, bool)> {
     let mut made = false;
     for _ in 0..100 {
