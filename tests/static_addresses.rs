@@ -61,7 +61,7 @@ fn explain_shows_the_static_addresses_that_an_allocator_would_get() {
     let (world, network) = chain();
     world.conflist("10-net.conflist", &network);
     let text = world.typed(&["explain", "net"]).stdout;
-    let (_, allocator) = text.split_once("it would get\n").unwrap();
+    let (_, allocator) = text.split_once("ADD would give it\n").unwrap();
     let line = format!(r#"prevResult.static = [{{"address":"{STATIC}","gateway":"192.0.2.1"}}]"#);
     assert!(allocator.contains(&line), "{text}");
 }
