@@ -4,11 +4,13 @@
 //! - [`ledger_suite`]: what a [`Ledger`](ipam_kit::allocate::Ledger) promises, check by check.
 //! - [`allocator_suite`]: what an allocator promises, in this process or as any program that speaks
 //!   CNI: a [`subject`].
+//! - [`selector_suite`]: what a selector promises, likewise.
 //! - [`between`]: any ledger, with a call of the test between a view and its commit.
-//! - [`mutants`]: ledgers with one known bug each, which the suites must find.
+//! - [`mutants`], [`selector_mutants`]: ledgers and selectors with one known bug each, which the
+//!   suites must find.
 //!
 //! A suite runs every check, each on networks of its own, and answers a [`Report`]. The program
-//! `ipam-conformance` runs the allocator suite from a command line.
+//! `ipam-conformance` runs the suites of allocators and selectors from a command line.
 //!
 //! Tests depend on this package, by `[dev-dependencies]`: those of this project, and those of an
 //! author's ledger or allocator. Here is both suites' test of a ledger:
@@ -56,8 +58,8 @@
 //! # Rooms
 //!
 //! From the top: allocator_suite → bench → pool_spec · subject (what is tested) → between ·
-//! memory (a ledger in memory) → table; mutants → memory; ledger_suite; report · plain (values in
-//! messages)
+//! memory (a ledger in memory) → table; mutants → memory; ledger_suite; selector_suite → subject;
+//! selector_mutants → subject; report · plain (values in messages)
 
 #![warn(unreachable_pub)]
 
@@ -70,6 +72,8 @@ pub mod mutants;
 mod plain;
 mod pool_spec;
 mod report;
+pub mod selector_mutants;
+pub mod selector_suite;
 pub mod subject;
 mod table;
 

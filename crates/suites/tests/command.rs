@@ -88,3 +88,45 @@ fn a_link_is_started_by_its_own_name() {
     assert_eq!(exit, Some(1));
     assert!(stdout.contains("it is preset"), "{stdout}");
 }
+
+/// A selector that names the pool `blue`, without a look at anything.
+const SELECTOR: &str = r#"#!/bin/sh
+read -r _
+echo '{"cniVersion":"1.1.0","ips":[],"pools":[{"name":"blue"}]}'
+"#;
+
+#[test]
+fn a_selector_is_known_by_its_name_or_the_option() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("selector");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let config = folder.join("net.json");
+    fs::write(&config, "{}").unwrap();
+    let config = config.to_str().unwrap();
+    for (name, option) in [("ipam-ds-blue", None), ("blue.sh", Some("--selector"))] {
+        let program = folder.join(name);
+        fs::write(&program, SELECTOR).unwrap();
+        fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        let program = program.to_str().unwrap();
+        let words: Vec<&str> = option.into_iter().chain([program]).collect();
+
+        let (exit, stdout, stderr) = said(&words);
+        assert_eq!((exit, &*stdout), (Some(2), ""));
+        let wanted = format!("{name} is a selector: name a configuration by --config FILE\n");
+        assert!(stderr.contains(&wanted), "{stderr}");
+        let (exit, _, stderr) = said(&[&words[..], &["--delegate", "--config", config]].concat());
+        assert_eq!(exit, Some(2));
+        assert!(stderr.contains("--delegate and --cluster are for allocators"), "{stderr}");
+        let (exit, _, stderr) =
+            said(&[&words[..], &["--config", config, "--only", "a_del_releases"]].concat());
+        assert_eq!(exit, Some(2));
+        assert!(stderr.contains("--list --selector shows the names"), "{stderr}");
+
+        let (exit, stdout, _) = said(&[&words[..], &["--config", config]].concat());
+        assert_eq!(exit, Some(1), "{stdout}");
+        assert!(stdout.starts_with("pools_are_valid "), "{stdout}");
+        assert!(stdout.contains("\nunknown_members_are_kept "), "{stdout}");
+    }
+    let (exit, stdout, _) = said(&["--list", "--selector"]);
+    assert_eq!((exit, stdout.lines().next()), (Some(0), Some("pools_are_valid")));
+}
