@@ -10,7 +10,6 @@ thousand leases. It is for a disk of one node: nodes must not share the folder.
 import fcntl
 import json
 import os
-import random
 import re
 import sys
 import time
@@ -126,8 +125,9 @@ class Pool:
         def every():
             return (address for it in self.ranges for address in it.addresses())
         if self.strategy == "random":
-            for it in random.choices(self.ranges, k=64):
-                yield type(it.first)(random.randint(int(it.first), int(it.last)))
+            for it in 64 * self.ranges:
+                size = int(it.last) - int(it.first) + 1
+                yield it.first + int.from_bytes(os.urandom(16), "big") % size
         if self.strategy == "round-robin" and last and self.range_of(last):
             yield from islice(dropwhile(lambda address: address != last, every()), 1, None)
         yield from every()

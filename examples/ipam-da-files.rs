@@ -32,7 +32,7 @@ struct Files {
     folder: PathBuf,
 }
 
-/// What a lease file holds.
+/// The content of a lease file.
 #[derive(Serialize, Deserialize)]
 struct LeaseFile {
     #[serde(rename = "containerID")]

@@ -1,8 +1,5 @@
 #!/usr/bin/env python3
-"""Chooses the pool by the rack of this host: a selector in Python's standard library alone.
-
-Install it as `ipam-ds-rack`, without the ending: the chain knows a selector by its name.
-"""
+"""Chooses the pool by the rack of this host. Install it as ipam-ds-rack, without the ending."""
 
 import json
 import os
@@ -16,7 +13,6 @@ class Failure(Exception):
 
 
 def select(ipam):
-    """Returns the pool for this host, by the two keys of `ipam` that this selector reads."""
     rack_file, racks = ipam.get("rackFile"), ipam.get("racks")
     if not isinstance(rack_file, str):
         raise Failure(7, "ipam.rackFile: expected the path of a file with the name of the rack")
@@ -27,9 +23,9 @@ def select(ipam):
             rack = file.read().strip()
     except (OSError, ValueError) as error:
         raise Failure(5, f"ipam.rackFile: cannot read {rack_file}", str(error)) from error
-    pool = racks.get(rack)
-    if pool is None:
+    if racks.get(rack) is None:
         raise Failure(7, f'ipam.racks: no pool for rack "{rack}"')
+    pool = racks[rack]
     if not isinstance(pool, dict) or not (pool.get("name") or pool.get("ranges")):
         raise Failure(7, f"ipam.racks.{rack}: expected an object with name or ranges")
     return pool
@@ -47,10 +43,9 @@ def answer(verb):
         result.update(config.get("prevResult") or {})
     except (AttributeError, ValueError) as error:
         raise Failure(6, "stdin: expected one JSON object", str(error)) from error
-    ipam = config.get("ipam")
-    if not isinstance(ipam, dict):
+    if not isinstance(config.get("ipam"), dict):
         raise Failure(7, "ipam: expected an object")
-    pool, pools = select(ipam), result.get("pools") or []
+    pool, pools = select(config["ipam"]), result.get("pools") or []
     same = [it for it in pools if it.get("name") and it["name"] == pool.get("name")]
     result["pools"] = pools if same else pools + [pool]
     for it in same:
@@ -58,21 +53,14 @@ def answer(verb):
     return result
 
 
-def main():
-    verb = os.environ.get("CNI_COMMAND")
-    if verb is None:
-        print("ipam-ds-rack: a selector of ipam-delegated, which calls it", file=sys.stderr)
-        return 0
-    try:
-        print(json.dumps(answer(verb)))
-        return 0
-    except Failure as failure:
-        error = dict(zip(("code", "msg", "details"), failure.args))
-    except Exception as bug:
-        error = {"code": 199, "msg": f"internal error (bug): {bug!r}"}
-    print(json.dumps({"cniVersion": VERSIONS[-1], **error}))
-    return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+verb = os.environ.get("CNI_COMMAND")
+if verb is None:
+    print("ipam-ds-rack: a selector of ipam-delegated, which calls it", file=sys.stderr)
+    sys.exit(0)
+try:
+    print(json.dumps(answer(verb)))
+except Exception as error:
+    values = error.args if isinstance(error, Failure) else (199, f"bug: {error!r}")
+    values = dict(zip(("code", "msg", "details"), values))
+    print(json.dumps({"cniVersion": VERSIONS[-1], **values}))
+    sys.exit(1)

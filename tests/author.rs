@@ -22,6 +22,9 @@ fn main() {
 }
 "#;
 
+/// The delegates in Rust that the page shows.
+const DELEGATES: [&str; 2] = ["ipam-ds-rack", "ipam-da-files"];
+
 /// The target on which `ipam-kit` has an allocator; its metadata needs no installed target.
 const MUSL: &str = "x86_64-unknown-linux-musl";
 
@@ -30,9 +33,9 @@ fn root() -> &'static Path {
 }
 
 /// The dependencies of the delegate that the page shows, with this checkout as the repository.
-fn of_readme(kit: &Path) -> String {
-    let readme = fs::read_to_string(root().join("docs/delegates.md")).unwrap();
-    let (_, rest) = readme.split_once("\n```toml\n[dependencies]\n").unwrap();
+fn of_page(kit: &Path) -> String {
+    let page = fs::read_to_string(root().join("docs/delegates.md")).unwrap();
+    let (_, rest) = page.split_once("\n```toml\n[dependencies]\n").unwrap();
     let (lines, _) = rest.split_once("```\n").unwrap();
     let (_, line) = lines.split_once("ipam-kit = { git = \"").unwrap();
     let (line, _) = line.split_once(" }").unwrap();
@@ -40,7 +43,7 @@ fn of_readme(kit: &Path) -> String {
     format!("[dependencies]\n{}", lines.replace(&there, &format!("path = {kit:?}")))
 }
 
-/// A crate outside the workspace that stands on three of its packages.
+/// A crate outside the workspace that depends on four of its packages.
 fn author() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("author");
     fs::create_dir_all(folder.join("src")).unwrap();
@@ -51,15 +54,18 @@ fn author() -> PathBuf {
     };
     let manifest = format!(
         "[package]\nname = \"author\"\nedition = \"2024\"\ndefault-run = \"author\"\n\n[workspace]\n\n\
-         [profile.dev]\ndebug = false\nincremental = false\n\n{}{}{}",
-        of_readme(&crates.join("kit")),
+         [profile.dev]\ndebug = false\nincremental = false\n\n{}{}{}{}",
+        of_page(&crates.join("kit")),
+        dependency("ipam-cli"),
         dependency("ipam-servers"),
         dependency("ipam-kube"),
     );
-    // The delegate of the page, by the page's lines.
+    // The delegates of the page, by the page's lines.
     fs::create_dir_all(folder.join("src/bin")).unwrap();
-    let rack = root().join("examples/ipam-ds-rack.rs");
-    fs::copy(rack, folder.join("src/bin/ipam-ds-rack.rs")).unwrap();
+    for name in DELEGATES {
+        let example = root().join(format!("examples/{name}.rs"));
+        fs::copy(example, folder.join(format!("src/bin/{name}.rs"))).unwrap();
+    }
     fs::write(folder.join("Cargo.toml"), manifest).unwrap();
     fs::write(folder.join("src/main.rs"), AUTHOR).unwrap();
     // Or else other versions might be built than those that the workspace is tested with.
@@ -83,7 +89,9 @@ fn a_crate_with_an_allocator_of_its_own_builds_with_kit_servers_and_kube() {
     let target = ["--quiet", "--target-dir", target.to_str().unwrap()];
     let said = cargo(&folder, &[&["run"], &target[..]].concat());
     assert_eq!(said, "1 server, unreachable: false\n");
-    cargo(&folder, &[&["check", "--bin", "ipam-ds-rack"], &target[..]].concat());
+    for name in DELEGATES {
+        cargo(&folder, &[&["check", "--bin", name], &target[..]].concat());
+    }
 
     let metadata = ["metadata", "--format-version", "1", "--filter-platform", MUSL];
     let metadata: Value = serde_json::from_str(&cargo(&folder, &metadata)).unwrap();

@@ -68,12 +68,20 @@ fn camel_case(field: &str) -> String {
 fn pages_show_the_examples_as_they_are() {
     let shown = [
         ("docs/guide.md", "10-ipam-delegated-local.conflist"),
+        ("docs/delegates.md", "ipam-ds-rack.py"),
         ("docs/delegates.md", "ipam-ds-rack.rs"),
     ];
     for (page, name) in shown {
         let example = read(&format!("examples/{name}"));
         assert!(read(page).contains(&format!("\n{example}```\n")), "{name} differs");
     }
+    // Of a long one, a part.
+    let create = "\n    def create(self, address, lease):\n";
+    let example = read("examples/ipam-da-files.py");
+    let page = read("docs/delegates.md");
+    let part =
+        |text: &str, end: &str| text.split(create).nth(1)?.split(end).next().map(str::to_owned);
+    assert_eq!(part(&page, "```\n").unwrap(), part(&example, "\n    def ").unwrap());
 }
 
 #[test]
@@ -101,7 +109,7 @@ fn every_delegate_is_in_the_table() {
         }
         let name = format!("`{}`", path.file_name().unwrap().to_str().unwrap());
         let text = format!("\n{}", read("delegates/README.md"));
-        let is_named = table(&text, "# Delegates").iter().any(|row| row[0] == name);
+        let is_named = table(&text, "# Delegates").iter().any(|row| row[0].contains(&name));
         assert!(is_named, "{name} is missing in delegates/README.md");
     }
 }
