@@ -67,12 +67,12 @@ ipam-conformance: ADD answers no pools that are valid, so that most checks fail.
 
 /// Whose promises are checked.
 #[derive(Clone, Copy, PartialEq)]
-enum Role {
+enum SuiteKind {
     Selector,
     Allocator,
 }
 
-impl Role {
+impl SuiteKind {
     fn names(self) -> Vec<&'static str> {
         match self {
             Self::Selector => selector_suite::names(),
@@ -98,7 +98,7 @@ impl Role {
 
 struct Options {
     program: PathBuf,
-    role: Role,
+    role: SuiteKind,
     form: Form,
     reach: Reach,
     config: Map<String, Value>,
@@ -112,7 +112,7 @@ fn main() -> ExitCode {
     match env::args_os().skip(1).find_map(|word| words.into_iter().find(|known| word == *known)) {
         Some("--list") => {
             let is_selector = env::args_os().any(|word| word == "--selector");
-            let role = if is_selector { Role::Selector } else { Role::Allocator };
+            let role = if is_selector { SuiteKind::Selector } else { SuiteKind::Allocator };
             ended(print(&(role.names().join("\n") + "\n")).map(|()| true))
         }
         Some("--help" | "-h") => ended(print(&format!("{USAGE}{HELP}")).map(|()| true)),
@@ -137,13 +137,13 @@ impl Options {
         use lexopt::prelude::*;
         let mut parser = lexopt::Parser::from_env();
         let mut program = None;
-        let (mut role, mut form) = (Role::Allocator, Form::Standard);
+        let (mut role, mut form) = (SuiteKind::Allocator, Form::Standard);
         let (mut reach, mut config) = (Reach::Node, None);
         let [mut unclaimed, mut skipped, mut only] = [const { Vec::new() }; 3];
         while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
             match argument {
                 Long("delegate") => form = Form::Delegate,
-                Long("selector") => role = Role::Selector,
+                Long("selector") => role = SuiteKind::Selector,
                 Long("cluster") => reach = Reach::Cluster,
                 Long("config") => config = Some(read(&text(&mut parser)?)?),
                 Long("unclaimed") => unclaimed.push(text(&mut parser)?),
@@ -157,20 +157,20 @@ impl Options {
         let program = executable(&program)?;
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if name.starts_with("ipam-ds-") {
-            role = Role::Selector;
+            role = SuiteKind::Selector;
         }
-        if role == Role::Selector && (form == Form::Delegate || reach == Reach::Cluster) {
+        if role == SuiteKind::Selector && (form == Form::Delegate || reach == Reach::Cluster) {
             return Err(format!(
                 "{name} is a selector: --delegate and --cluster are for allocators"
             ));
         }
-        if role == Role::Selector && config.is_none() {
+        if role == SuiteKind::Selector && config.is_none() {
             return Err(format!("{name} is a selector: name a configuration by --config FILE"));
         }
         let known = role.names();
         let named = [&unclaimed, &skipped, &only].into_iter().flatten();
         if let Some(name) = named.into_iter().find(|name| !known.contains(&name.as_str())) {
-            let list = if role == Role::Selector { "--list --selector" } else { "--list" };
+            let list = if role == SuiteKind::Selector { "--list --selector" } else { "--list" };
             return Err(format!("unknown check {name}; {list} shows the names"));
         }
         let config = config.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Calls of a selector, and what it answers.
+//! SelectorCalls of a selector, and what it answers.
 
 use serde_json::{Deserializer, Map, Value, json};
 
@@ -8,13 +8,13 @@ use crate::{Finding, plain};
 use ipam_kit::cni::{Environment, Version};
 
 /// A selector, with a network configuration by which it chooses.
-pub(super) struct Calls<'a> {
+pub(super) struct SelectorCalls<'a> {
     subject: &'a dyn Subject,
     pub(super) config: Map<String, Value>,
 }
 
 /// An error object.
-pub(super) struct Failure {
+pub(super) struct CallError {
     pub(super) code: u64,
     pub(super) message: String,
 }
@@ -28,7 +28,7 @@ pub(super) const VARIABLES: [(&str, &str); 5] = [
     ("CNI_PATH", "/opt/cni/bin"),
 ];
 
-impl<'a> Calls<'a> {
+impl<'a> SelectorCalls<'a> {
     pub(super) fn of(subject: &'a dyn Subject) -> Self {
         let mut config = subject.config();
         config.insert("cniVersion".to_owned(), json!(Version::NEWEST.as_str()));
@@ -61,7 +61,7 @@ impl<'a> Calls<'a> {
         &self,
         verb: &str,
         config: &Map<String, Value>,
-    ) -> Result<Result<Option<Value>, Failure>, Finding> {
+    ) -> Result<Result<Option<Value>, CallError>, Finding> {
         let variables = if matches!(verb, "GC" | "STATUS") { &VARIABLES[4..] } else { &VARIABLES };
         let output = self.output(verb, variables, &json!(config).to_string())?;
         let first = first_object(&output.stdout);
@@ -76,7 +76,7 @@ impl<'a> Calls<'a> {
         match self.call("ADD", config)? {
             Ok(Some(answer)) => Ok(answer),
             Ok(None) => Err("ADD answers nothing: expected a JSON object".to_owned().into()),
-            Err(Failure { code, message }) => Err(format!("ADD fails: {code} {message}").into()),
+            Err(CallError { code, message }) => Err(format!("ADD fails: {code} {message}").into()),
         }
     }
 
@@ -100,7 +100,7 @@ pub(super) fn pools_of(answer: &Value) -> Result<Vec<Value>, Finding> {
 }
 
 /// The error object of a call that failed.
-pub(super) fn failure(output: &CallOutput, first: Option<Value>) -> Result<Failure, Finding> {
+pub(super) fn failure(output: &CallOutput, first: Option<Value>) -> Result<CallError, Finding> {
     let error = first.unwrap_or_default();
     let text = |key: &str| error[key].as_str().unwrap_or_default();
     let (code, message) = (error["code"].as_u64(), text("msg"));
@@ -112,7 +112,7 @@ pub(super) fn failure(output: &CallOutput, first: Option<Value>) -> Result<Failu
         )
     })?;
     let message = format!("{message} {}", text("details"));
-    Ok(Failure { code: code.unwrap_or_default(), message: message.trim_end().to_owned() })
+    Ok(CallError { code: code.unwrap_or_default(), message: message.trim_end().to_owned() })
 }
 
 /// The JSON object that a text begins with.

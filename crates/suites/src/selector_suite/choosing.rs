@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::calls::{Calls, pools_of};
+use super::calls::{SelectorCalls, pools_of};
 use super::checks;
 use crate::bench::expect;
 use crate::plain;
@@ -23,7 +23,7 @@ checks!(
     an_unknown_key_changes_nothing,
 );
 
-fn pools_are_valid(calls: &Calls<'_>) -> CheckResult {
+fn pools_are_valid(calls: &SelectorCalls<'_>) -> CheckResult {
     let sets = range_sets(&calls.pools()?)?;
     for (i, one) in sets.iter().enumerate() {
         for other in &sets[..i] {
@@ -33,7 +33,7 @@ fn pools_are_valid(calls: &Calls<'_>) -> CheckResult {
     Ok(())
 }
 
-fn a_gateway_is_inside_its_subnet(calls: &Calls<'_>) -> CheckResult {
+fn a_gateway_is_inside_its_subnet(calls: &SelectorCalls<'_>) -> CheckResult {
     for set in range_sets(&calls.pools()?)? {
         for range in set.ranges() {
             let outside = range.gateway().filter(|gateway| !range.subnet().contains(gateway));
@@ -55,14 +55,14 @@ fn range_sets(pools: &[Value]) -> Result<Vec<RangeSet>, Finding> {
     Ok(sets)
 }
 
-fn no_address_is_given(calls: &Calls<'_>) -> CheckResult {
+fn no_address_is_given(calls: &SelectorCalls<'_>) -> CheckResult {
     let answer = calls.add(&calls.config)?;
     expect(is_nothing(&answer["ips"]), || {
         format!("a selector gives no address: ips is {}", plain::output(&answer["ips"].to_string()))
     })
 }
 
-fn addresses_routes_and_dns_are_kept(calls: &Calls<'_>) -> CheckResult {
+fn addresses_routes_and_dns_are_kept(calls: &SelectorCalls<'_>) -> CheckResult {
     let before = json!({
         "cniVersion": "1.1.0",
         "ips": [{"address": "192.0.2.9/24", "gateway": "192.0.2.1"}],
@@ -80,7 +80,7 @@ fn addresses_routes_and_dns_are_kept(calls: &Calls<'_>) -> CheckResult {
     Ok(())
 }
 
-fn unknown_members_are_kept(calls: &Calls<'_>) -> CheckResult {
+fn unknown_members_are_kept(calls: &SelectorCalls<'_>) -> CheckResult {
     let before =
         json!({"cniVersion": "1.1.0", "ips": [], "conformance.example": {"kept": [1, null]}});
     let answer = calls.add(&calls.with("prevResult", before.clone()))?;
@@ -99,7 +99,7 @@ fn changed(key: &str, before: &Value, answer: &Value) -> String {
     format!("prevResult had {key} {before}, the answer has {after}")
 }
 
-fn pools_that_are_there_stay_in_front(calls: &Calls<'_>) -> CheckResult {
+fn pools_that_are_there_stay_in_front(calls: &SelectorCalls<'_>) -> CheckResult {
     let own = calls.pools()?;
     let before = json!([
         {"name": "conformance-first", "requested-ip": "192.0.2.9", "requested_ip": "192.0.2.9"},
@@ -116,7 +116,7 @@ fn pools_that_are_there_stay_in_front(calls: &Calls<'_>) -> CheckResult {
     })
 }
 
-fn a_pool_of_the_same_name_is_one_pool(calls: &Calls<'_>) -> CheckResult {
+fn a_pool_of_the_same_name_is_one_pool(calls: &SelectorCalls<'_>) -> CheckResult {
     let own = calls.pools()?;
     let names: BTreeSet<&str> = own.iter().filter_map(|pool| pool["name"].as_str()).collect();
     if names.len() != own.len() {
@@ -134,7 +134,7 @@ fn a_pool_of_the_same_name_is_one_pool(calls: &Calls<'_>) -> CheckResult {
     })
 }
 
-fn an_add_again_answers_the_same_pools(calls: &Calls<'_>) -> CheckResult {
+fn an_add_again_answers_the_same_pools(calls: &SelectorCalls<'_>) -> CheckResult {
     let first = calls.pools()?;
     for _ in 0..2 {
         let again = calls.pools()?;
@@ -143,7 +143,7 @@ fn an_add_again_answers_the_same_pools(calls: &Calls<'_>) -> CheckResult {
     Ok(())
 }
 
-fn an_unknown_key_changes_nothing(calls: &Calls<'_>) -> CheckResult {
+fn an_unknown_key_changes_nothing(calls: &SelectorCalls<'_>) -> CheckResult {
     let first = calls.pools()?;
     let mut config = calls.with("conformance.example", json!({"a": [1]}));
     config["ipam"]["conformance.example"] = json!({"a": [1]});

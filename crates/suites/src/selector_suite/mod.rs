@@ -9,7 +9,7 @@ mod choosing;
 
 use std::sync::Arc;
 
-use self::calls::Calls;
+use self::calls::SelectorCalls;
 use super::Report;
 use super::subject::Subject;
 
@@ -19,7 +19,7 @@ pub fn run(subject: &Arc<dyn Subject>, unclaimed: &[&str], skipped: &[&str]) -> 
     let mut report = Report::default();
     for (name, check) in all() {
         if !skipped.contains(&name) {
-            let calls = Calls::of(subject.as_ref());
+            let calls = SelectorCalls::of(subject.as_ref());
             report.check(name, !unclaimed.contains(&name), || check(&calls));
         }
     }
@@ -31,9 +31,9 @@ pub fn names() -> Vec<&'static str> {
     all().into_iter().map(|(name, _)| name).collect()
 }
 
-type Check = fn(&Calls<'_>) -> super::CheckResult;
+type SelectorCheck = fn(&SelectorCalls<'_>) -> super::CheckResult;
 
-fn all() -> Vec<(&'static str, Check)> {
+fn all() -> Vec<(&'static str, SelectorCheck)> {
     [choosing::all(), answering::all()].concat()
 }
 
@@ -41,8 +41,8 @@ fn all() -> Vec<(&'static str, Check)> {
 macro_rules! checks {
     ($($name:ident),+ $(,)?) => {
         /// Each check of this file, with its name.
-        pub(super) fn all() -> Vec<(&'static str, super::Check)> {
-            vec![$((stringify!($name), $name as super::Check)),+]
+        pub(super) fn all() -> Vec<(&'static str, super::SelectorCheck)> {
+            vec![$((stringify!($name), $name as super::SelectorCheck)),+]
         }
     };
 }
