@@ -48,7 +48,7 @@ fn subnets(node: &NodeObject, annotation: Option<&str>) -> Result<Vec<String>> {
     let text = node.annotation(annotation).ok_or_else(|| rejected("missing"))?;
     let subnets = text.split(',').map(|subnet| match parse_cidr(subnet) {
         Ok(_) => Ok(subnet.to_owned()),
-        Err(_) => Err(rejected(&format!("{subnet:?} is no CIDR"))),
+        Err(_) => Err(rejected(&format!("invalid CIDR {subnet:?}"))),
     });
     subnets.collect()
 }

@@ -241,12 +241,11 @@ impl Kube {
         let KubeCredentials { server, trust, server_path, ca_path, .. } = &self.credentials;
         let error = error.with_code(ErrorCode::BACKEND);
         if !server.is_secured() {
-            return error.advise(format!("{server_path} says whom to call"));
+            return error.advise(format!("check {server_path}"));
         }
-        let error =
-            error.advise(format!("{server_path} and {ca_path} say whom to call and to trust"));
+        let error = error.advise(format!("check {server_path} and {ca_path}"));
         match &trust.identity {
-            Some(_) => error.advise(format!("we are known by {}", self.credentials.shown())),
+            Some(_) => error.advise(format!("check {}", self.credentials.shown())),
             None => error,
         }
     }

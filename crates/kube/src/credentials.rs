@@ -43,9 +43,9 @@ impl KubeCredentials {
         if let Some(ca) = ca.as_ref().filter(|_| skip_verification) {
             return Err(Error::config(
                 cluster.path("insecure-skip-tls-verify"),
-                format_args!("true together with {}", ca.path),
+                format_args!("true, together with {}", ca.path),
             )
-            .advise("leave insecure-skip-tls-verify out: the authority is there"));
+            .advise("remove insecure-skip-tls-verify: the CA is configured"));
         }
         let (identity, token) = match &user {
             None => (None, None),
@@ -64,12 +64,12 @@ impl KubeCredentials {
         };
         if skip_verification && server.is_secured() {
             warn!(
-                "{}: whoever answers at {server} is taken for the API server",
+                "{}: the certificate of {server} is not verified",
                 cluster.path("insecure-skip-tls-verify")
             );
         }
         if let Some((path, _)) = token.as_ref().filter(|_| !server.is_secured()) {
-            warn!("{path}: the token goes to {server} without TLS, for everybody to read");
+            warn!("{path}: the token is sent to {server} without TLS, in plain text");
         }
         Ok(Self {
             server,
@@ -126,7 +126,7 @@ impl KubeCredentials {
             let validity = Validity::of_token(secret.expose());
             shown.push(with_validity("the token", path, validity));
         }
-        if shown.is_empty() { "no login at all".to_owned() } else { shown.join(" and ") }
+        if shown.is_empty() { "no credentials".to_owned() } else { shown.join(" and ") }
     }
 }
 
@@ -140,8 +140,8 @@ fn with_validity(name: &str, path: &str, validity: Option<Validity>) -> String {
 
 /// Keys of a cluster that are not supported, with advice.
 const NOT_OF_CLUSTERS: [(&str, &str); 2] = [
-    ("proxy-url", "name a server that can be reached without a proxy"),
-    ("tls-server-name", "name the server as its certificate does"),
+    ("proxy-url", "remove it, and name a server that is reachable without a proxy"),
+    ("tls-server-name", "remove it, and use the name in the server's certificate as the server"),
 ];
 
 /// Keys of a user that are not supported, with advice.
@@ -155,18 +155,17 @@ const NOT_OF_USERS: [(&str, &str); 8] = [
     ("as-groups", WITHOUT_MASK),
     ("as-user-extra", WITHOUT_MASK),
 ];
-const WITHOUT_PROGRAM: &str = "no program is run for a login: give this user a tokenFile, a token, or client-certificate with client-key, \
-     as a service account of its own has them";
-const WITHOUT_PASSWORD: &str = "Kubernetes takes no passwords: give this user a tokenFile, a token, or client-certificate with client-key";
-const WITHOUT_MASK: &str =
-    "nobody is impersonated: give the login of the very user that is to be acted as";
+const WITHOUT_PROGRAM: &str = "programs that provide credentials are not run: give this user a tokenFile, a token, or client-certificate with client-key, \
+     for example those of a service account";
+const WITHOUT_PASSWORD: &str = "Kubernetes does not accept passwords: give this user a tokenFile, a token, or client-certificate with client-key";
+const WITHOUT_MASK: &str = "impersonation is not supported: use the credentials of that user";
 
 /// As in client-go, a server without a scheme uses TLS if the kubeconfig has any setting of TLS.
 fn server(cluster: &KubeconfigSection<'_>, secured: bool) -> Result<Server> {
     let Some(server) = cluster.string("server")? else {
         return Err(cluster
             .missing("server")
-            .advise("name the API server, as in https://10.20.30.40:6443"));
+            .advise("set the URL of the API server, for example https://10.20.30.40:6443"));
     };
     let scheme = match (server.contains("://"), secured) {
         (true, _) => "",
@@ -186,7 +185,7 @@ fn identity(user: &KubeconfigSection<'_>) -> Result<Option<(Pem, Pem)>> {
 }
 
 fn half_missing(user: &KubeconfigSection<'_>, key: &str, given: &Pem) -> Error {
-    Error::config(user.path(key), format_args!("missing, but there is {}", given.path))
+    Error::config(user.path(key), format_args!("missing, but {} is given", given.path))
         .advise("give both or neither")
 }
 
@@ -198,7 +197,7 @@ fn token(user: &KubeconfigSection<'_>) -> Result<Option<(String, Secret)>> {
     let Some(file) = user.file("tokenFile")? else { return Ok(token) };
     match (read(user, file), token) {
         (Err(error), Some(token)) => {
-            warn!("{}; the token is used that stands beside it", error.in_full());
+            warn!("{}; the user's token is used instead", error.in_full());
             Ok(Some(token))
         }
         (Err(error), None) => Err(error),

@@ -88,7 +88,7 @@ impl Kubeconfig {
         }
         let origins: Vec<_> = self.0.iter().map(|document| &*document.origin).collect();
         Err(Error::config(origins.join(", "), "current-context: missing")
-            .advise(format!("name the context to use: {}", self.names("contexts"))))
+            .advise(format!("set it to one of: {}", self.names("contexts"))))
     }
 
     /// The section of a name in the first file that has it.
@@ -100,7 +100,7 @@ impl Kubeconfig {
             if again.is_some() {
                 return Err(Error::config(
                     format_args!("{}: {location}", document.origin),
-                    "stands there twice",
+                    "duplicate entry",
                 ));
             }
             let entry =
@@ -125,8 +125,8 @@ impl Kubeconfig {
         list: &str,
         name: &str,
     ) -> Error {
-        Error::config(section.path(key), format_args!("there is no {name:?} in {list}"))
-            .advise(format!("name one that there is: {}", self.names(list)))
+        Error::config(section.path(key), format_args!("{name:?} not found in {list}"))
+            .advise(format!("expected one of: {}", self.names(list)))
     }
 
     /// The names in a list, for an error.
@@ -137,7 +137,7 @@ impl Kubeconfig {
             _ => None,
         });
         let names: Vec<_> = names.collect();
-        if names.is_empty() { "there is none".to_owned() } else { names.join(", ") }
+        if names.is_empty() { "(the list is empty)".to_owned() } else { names.join(", ") }
     }
 }
 
@@ -145,15 +145,15 @@ fn parse(origin: &str, path: &Path) -> Result<Rc<YamlNode>> {
     let text = read_text(path).map_err(|error| {
         Error::config(origin, "cannot be read")
             .caused_by(error)
-            .advise("name a kubeconfig that root may read")
+            .advise("name a kubeconfig that root can read")
     })?;
     let root = yaml::parse(&text).map_err(|error| malformed(origin, error))?;
     if !matches!(*root, YamlNode::Map(_) | YamlNode::Null) {
-        return Err(malformed(origin, format_args!("it is {}", root.kind())));
+        return Err(malformed(origin, format_args!("expected a mapping, found {}", root.kind())));
     }
     match member(&root, "kind") {
         Some(YamlNode::String(kind)) if kind != "Config" => {
-            Err(malformed(origin, format_args!("kind: it is {kind:?}, and no \"Config\"")))
+            Err(malformed(origin, format_args!("kind: expected \"Config\", found {kind:?}")))
         }
         _ => Ok(root),
     }
@@ -200,7 +200,7 @@ impl<'a> KubeconfigSection<'a> {
             Some(YamlNode::String(string)) => {
                 Ok(Some(&**string).filter(|string| !string.is_empty()))
             }
-            Some(_) => Err(self.wrong(key, "a text")),
+            Some(_) => Err(self.wrong(key, "a string")),
         }
     }
 
@@ -208,7 +208,7 @@ impl<'a> KubeconfigSection<'a> {
         match self.string(key)? {
             None | Some("false" | "False" | "FALSE") => Ok(false),
             Some("true" | "True" | "TRUE") => Ok(true),
-            Some(_) => Err(Error::config(self.path(key), "is neither true nor false")),
+            Some(_) => Err(Error::config(self.path(key), "expected true or false")),
         }
     }
 
@@ -222,8 +222,8 @@ impl<'a> KubeconfigSection<'a> {
         let data = format!("{key}-data");
         if let Some(text) = self.string(&data)? {
             let content = decode(text).ok_or_else(|| {
-                Error::config(self.path(&data), "is no base64")
-                    .advise("expected PEM in base64, in one piece")
+                Error::config(self.path(&data), "invalid base64")
+                    .advise("expected base64-encoded PEM")
             })?;
             return Ok(Some(Pem { path: self.path(&data), source: PemSource::Data(content) }));
         }
@@ -255,7 +255,7 @@ impl<'a> KubeconfigSection<'a> {
 
     fn wrong(&self, key: &str, expected: &str) -> Error {
         let found = self.get(key).map_or("nothing", YamlNode::kind);
-        Error::config(self.path(key), format_args!("is {found}: expected {expected}"))
+        Error::config(self.path(key), format_args!("expected {expected}, found {found}"))
     }
 }
 

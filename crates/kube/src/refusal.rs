@@ -54,15 +54,14 @@ impl<'a> RequestContext<'a> {
             return self.not_kubernetes(answer);
         };
         match answer.status {
-            401 => self.error("does not know this login (401)", &status).advise(format!(
-                "it was shown {}: renew it, or name another one",
-                self.credentials.shown()
-            )),
+            401 => self
+                .error("rejected the credentials (401)", &status)
+                .advise(format!("renew them or configure others: {}", self.credentials.shown())),
             403 => self.forbidden(&status),
             404 => self
-                .error(format_args!("has no {} (404)", self.kind()), &status)
+                .error(format_args!("does not serve {} (404)", self.kind()), &status)
                 .advise(self.look_for_the_kind()),
-            code => self.error(format_args!("refuses it ({code})"), &status),
+            code => self.error(format_args!("rejected the request ({code})"), &status),
         }
     }
 
@@ -92,7 +91,8 @@ impl<'a> RequestContext<'a> {
             said if said.is_empty() => "nothing".to_owned(),
             said => format!("{said:?}"),
         };
-        let message = format!("is no Kubernetes API server: it says {} and {said}", answer.status);
+        let message =
+            format!("is not a Kubernetes API server: it answered {} and {said}", answer.status);
         let advice = match answer.status {
             404 if !self.resource.group.is_empty() => {
                 format!("{}, or {}", self.look_at_the_server(), self.look_for_the_kind())
@@ -104,26 +104,24 @@ impl<'a> RequestContext<'a> {
 
     /// The error of a page with more objects than were asked for.
     pub(super) fn too_many(&self, requested: usize, most: usize) -> Error {
-        self.fault(format_args!(
-            "gives more than {most} objects at once, where {requested} were asked for"
-        ))
-        .advise(self.look_at_the_server())
+        self.fault(format_args!("sent more than {most} objects in a page of {requested}"))
+            .advise(self.look_at_the_server())
     }
 
     /// The error of an answer that may be an API server's and cannot be parsed.
     pub(super) fn not_understood(&self, error: impl std::fmt::Display) -> Error {
-        self.fault("gives an answer that is not understood")
+        self.fault("sent an answer that cannot be parsed")
             .caused_by(self.secrets.shown(error.to_string().as_bytes()))
     }
 
     pub(super) fn look_at_the_server(&self) -> String {
-        format!("look at {}", self.credentials.server_path)
+        format!("check {}", self.credentials.server_path)
     }
 
     fn look_for_the_kind(&self) -> String {
         match self.resource.group {
             "" => self.look_at_the_server(),
-            group => format!("see that the custom resources of {group} are installed"),
+            group => format!("check that the custom resources of {group} are installed"),
         }
     }
 
@@ -140,10 +138,10 @@ impl<'a> RequestContext<'a> {
     }
 
     fn forbidden(&self, status: &ApiStatus) -> Error {
-        let error = self.error("does not allow it (403)", status);
+        let error = self.error("denied the request (403)", status);
         match status.user() {
             Some("system:anonymous") => error.advise(format!(
-                "it was shown {}, and took that for nobody: name a login that it knows",
+                "the API server treated the request as anonymous: configure credentials that it accepts; sent: {}",
                 self.credentials.shown()
             )),
             Some(user) => {

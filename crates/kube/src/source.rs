@@ -110,21 +110,22 @@ impl CredentialsSource {
             return Ok(Self::of(CredentialsOrigin::Home(file.clone())));
         }
         let list = match &list[..] {
-            [] => format!("{LIST} names none"),
-            list => format!("{LIST}: there is no {}", joined(list, ", no ")),
+            [] => format!("{LIST} is empty or not set"),
+            list => format!("{LIST}: {} not found", joined(list, ", ")),
         };
         let pod = match (environment.text(HOST), environment.text(PORT)) {
-            (Some(_), Some(_)) => format!("there is no {}/{TOKEN}", service_account.display()),
-            _ => format!("{HOST} and {PORT} are not set, so this runs in no pod"),
+            (Some(_), Some(_)) => format!("{}/{TOKEN} not found", service_account.display()),
+            _ => format!("{HOST} and {PORT} are not set (not in a pod)"),
         };
         let home = match home {
-            Some(file) => format!("there is no {}", file.display()),
+            Some(file) => format!("{} not found", file.display()),
             None => format!("{HOME} is not set"),
         };
         let message =
-            format!("missing, and there is no other login to Kubernetes: {list}; {pod}; {home}");
-        Err(Error::config("ipam.kubeconfig", message)
-            .advise("name a kubeconfig, as in \"kubeconfig\": \"/etc/cni/net.d/ipam.kubeconfig\""))
+            format!("missing, and no other Kubernetes credentials found: {list}; {pod}; {home}");
+        Err(Error::config("ipam.kubeconfig", message).advise(
+            "name a kubeconfig, for example \"kubeconfig\": \"/etc/cni/net.d/ipam.kubeconfig\"",
+        ))
     }
 
     fn credentials(&self) -> Result<KubeCredentials> {

@@ -102,14 +102,14 @@ fn what_refuses_is_told_with_what_to_do_and_is_not_away() {
         (
             status(401, "Unauthorized", "Unauthorized", ""),
             &[
-                "does not know this login (401): Unauthorized; it was shown the token (ipam.kubeconfig: /",
+                "rejected the credentials (401): Unauthorized; it was shown the token (ipam.kubeconfig: /",
                 "/config: users[u].user.token): renew it",
             ][..],
         ),
         (
             forbidden("jane"),
             &[
-                "does not allow it (403): nodes \"n\" is forbidden: User \"jane\" cannot get",
+                "denied the request (403): nodes \"n\" is forbidden: User \"jane\" cannot get",
                 "; give jane a ClusterRole with the rule {\"apiGroups\": [\"\"], \"resources\": [\"nodes\"], \
                \"verbs\": [\"get\"], \"resourceNames\": [\"n\"]}",
             ],
@@ -179,7 +179,7 @@ fn what_no_right_would_allow_asks_for_none() {
     ] {
         let (_, node) = read(&status(403, "Forbidden", message, r#""name":"n","kind":"nodes""#));
         let text = node.unwrap_err().in_full();
-        assert!(text.ends_with(&format!("does not allow it (403): {message}")), "{text}");
+        assert!(text.ends_with(&format!("denied the request (403): {message}")), "{text}");
     }
 }
 
@@ -192,7 +192,7 @@ fn an_object_of_another_form_is_not_understood() {
     }
     let server = always(&http(200, &object("n").replace("}}", r#"},"spec":["s3cret",1]}"#)));
     let error = kube(&server.url).get::<Strict>(&Resource::node("n")).unwrap_err();
-    assert!(error.to_string().ends_with("gives an answer that is not understood"), "{error}");
+    assert!(error.to_string().ends_with("sent an answer that cannot be parsed"), "{error}");
     assert!(error.details().starts_with("spec[1]: invalid type: integer `1`"), "{error:?}");
 }
 

@@ -56,7 +56,7 @@ impl Validity {
         match (self.from, self.until) {
             (_, Some(until)) if until < now => Some(format!("expired at {until}")),
             (Some(from), _) if from > now => {
-                Some(format!("is not valid before {from}; it is {now} here"))
+                Some(format!("is not valid before {from} (this host's clock: {now})"))
             }
             _ => None,
         }

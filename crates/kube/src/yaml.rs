@@ -48,7 +48,7 @@ impl YamlNode {
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
-            Self::String(_) => "a text",
+            Self::String(_) => "a string",
             Self::List(_) => "a list",
             Self::Map(_) => "a mapping",
         }
@@ -102,7 +102,7 @@ impl Builder {
             }
             Event::Alias(anchor) => match self.named.get(&anchor) {
                 Some(built) => self.put(built.clone()),
-                None => Err("an alias within what it names"),
+                None => Err("an alias inside its own anchor"),
             },
             Event::SequenceStart(_, anchor, _) => self.open(anchor, OpenMembers::List(Vec::new())),
             Event::MappingStart(_, anchor, _) => {
@@ -124,7 +124,7 @@ impl Builder {
 
     fn open(&mut self, anchor: usize, members: OpenMembers) -> Result<(), &'static str> {
         if self.awaits_key() {
-            return Err("a list or mapping as a key");
+            return Err("a key must be a string");
         }
         if self.open.is_empty() && self.document.is_some() {
             return Err(SECOND);
@@ -164,11 +164,11 @@ impl Builder {
             OpenMembers::Map(entries, key) => match key.take() {
                 None => match &*node {
                     YamlNode::String(text) => *key = Some(text.clone()),
-                    _ => return Err("a list or mapping as a key"),
+                    _ => return Err("a key must be a string"),
                 },
                 Some(key) => match entries.entry(key) {
                     Entry::Vacant(entry) => _ = entry.insert(node),
-                    Entry::Occupied(_) => return Err("a key that stands here twice"),
+                    Entry::Occupied(_) => return Err("duplicate key"),
                 },
             },
         }
@@ -266,14 +266,14 @@ mod tests {
         let chain: String = (1..200).map(|i| format!("- &a{i} [*a{}]\n", i - 1)).collect();
         for (text, message) in [
             ("a: b\n---\na: c\n", "line 3, column 1: a second document: expected one"),
-            ("a: b\nc: d\na: e\n", "line 3, column 4: a key that stands here twice"),
-            ("a: {b: c, b: s3cret}\n", "line 1, column 14: a key that stands here twice"),
-            ("a: &x [*x]", "line 1, column 8: an alias within what it names"),
+            ("a: b\nc: d\na: e\n", "line 3, column 4: duplicate key"),
+            ("a: {b: c, b: s3cret}\n", "line 1, column 14: duplicate key"),
+            ("a: &x [*x]", "line 1, column 8: an alias inside its own anchor"),
             (
                 "a: &x {b: c}\nd:\n  <<: *x\n",
                 "line 3, column 3: a merge key (<<) is not supported: write the members out",
             ),
-            ("[a]: b", "line 1, column 1: a list or mapping as a key"),
+            ("[a]: b", "line 1, column 1: a key must be a string"),
             ("a: *s3cret", "line 1, column 4: "),
             ("a: \"s3cret", "line 1, column "),
             ("a: [s3cret", "line 1, column "),

@@ -197,7 +197,7 @@ fn several_kubeconfigs_are_one() {
     let error = read(&mut named(&[nobody, whole]), "merged").unwrap_err();
     has(
         &error,
-        &["does not allow it (403)", "it was shown no login at all, and took that for nobody"],
+        &["denied the request (403)", "it was shown no credentials, and took that for nobody"],
     );
 }
 
@@ -237,7 +237,7 @@ fn a_login_that_the_server_does_not_know_is_named() {
         ),
     ] {
         let error = refuses(&Kubeconfig::of(server, &login));
-        has(&error, &["does not know this login (401): Unauthorized", part]);
+        has(&error, &["rejected the credentials (401): Unauthorized", part]);
         assert_eq!(error.code(), ErrorCode::BACKEND);
         assert!(!error.in_full().contains("s3cret"), "{error:?}");
     }

@@ -56,7 +56,7 @@ impl LegacyCache {
     /// network's.
     pub(crate) fn read(&self) -> Option<Vec<String>> {
         if let Some(other) = self.other_network() {
-            debug!("{} may be of the network {other}", self.path.display());
+            debug!("{} may belong to the network {other}", self.path.display());
             return None;
         }
         let content: HostLocalSection = serde_json::from_slice(&read_own(&self.path).ok()?).ok()?;

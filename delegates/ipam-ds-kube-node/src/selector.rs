@@ -40,7 +40,7 @@ impl Selector for KubeNode {
 fn choose(config: &KubeNodeConfig, settings: NodeSettings, request: &Request) -> Result<Selection> {
     let network = request.network.name().as_str();
     if request.network.ip_ranges().is_some() {
-        warn!("runtimeConfig.ipRanges is not used: the node says what the ranges are");
+        warn!("runtimeConfig.ipRanges is ignored: the ranges come from the node");
     }
     let legacy = LegacyCache::of(config.data_dir(), network);
     let subject = subnets::path(config.annotation());
@@ -71,8 +71,8 @@ fn choose(config: &KubeNodeConfig, settings: NodeSettings, request: &Request) ->
             let Some(subnets) = legacy.read() else { return Err(error) };
             let path = legacy.path().display().to_string();
             let why = error.in_full();
-            warn!("as kube-node left them in {path}, for the API server does not answer: {why}");
-            let remembered = Some(format!("{subject}, as kube-node left them in {path}"));
+            warn!("the API server does not answer, using kube-node's file {path}: {why}");
+            let remembered = Some(format!("{subject}, from kube-node's file {path}"));
             let node = format!("(by {path})");
             Ok(Selection { remembered, ..select(&subnets, &node, config, request)? })
         }
@@ -104,11 +104,13 @@ fn select(
     let section = section.map_err(|error| error.within(&path))?;
     let mut section = section.ok_or_else(|| Error::config(&path, "no subnet"))?;
     if let Some(namespace) = without_ipv4 {
-        debug!("no IPv4 for namespace {namespace:?}: ipam.ipv4-namespaces does not name it");
+        debug!("no IPv4 for namespace {namespace:?}: not in ipam.ipv4-namespaces");
         if section.pools.is_empty() {
-            let message = format!("namespace {namespace:?} gets no IPv4, and {path} is all IPv4");
-            return Err(Error::config("ipam.ipv4-namespaces", message)
-                .advise("add the namespace, or give the node an IPv6 subnet"));
+            let message =
+                format!("namespace {namespace:?} gets no IPv4 address, and {path} has only IPv4");
+            return Err(Error::config("ipam.ipv4-namespaces", message).advise(
+                "add the namespace to ipam.ipv4-namespaces, or give the node an IPv6 subnet",
+            ));
         }
         // A route needs an address of its family.
         section.routes.retain(|route| matches!(route.dst.addr(), IpAddr::V6(_)));

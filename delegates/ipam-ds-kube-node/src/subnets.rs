@@ -25,14 +25,14 @@ pub(crate) fn read(node: &NodeObject, annotation: Option<&str>) -> Result<Vec<St
     };
     if subnets.is_empty() {
         return Err(rejected(&node.name, &path, "no subnet").advise(match annotation {
-            Some(_) => "expected one CIDR, or one of each family with a comma between them",
-            None => "kube-controller-manager assigns them with --allocate-node-cidrs=true and --cluster-cidr",
+            Some(_) => "expected one CIDR, or one per family separated by a comma",
+            None => "run kube-controller-manager with --allocate-node-cidrs=true and --cluster-cidr, or set ipam.annotation",
         }));
     }
     match invalid(&subnets) {
         Some(message) => {
             Err(rejected(&node.name, &path, message)
-                .advise("give one subnet of each family at most"))
+                .advise("expected at most one subnet per family"))
         }
         None => Ok(subnets),
     }
@@ -44,14 +44,14 @@ pub(crate) fn invalid(subnets: &[String]) -> Option<String> {
     for subnet in subnets {
         match parse_cidr(subnet) {
             Ok(cidr) => families.push(matches!(cidr.addr(), IpAddr::V4(_))),
-            Err(_) => return Some(format!("{subnet:?} is no CIDR")),
+            Err(_) => return Some(format!("invalid CIDR {subnet:?}")),
         }
     }
     match families[..] {
         [_] => None,
         [first, second] if first != second => None,
-        [_, _] => Some(format!("{} are of one family", subnets.join(" and "))),
-        _ => Some(format!("{} subnets", subnets.len())),
+        [_, _] => Some(format!("{} have the same family", subnets.join(" and "))),
+        _ => Some(format!("found {} subnets", subnets.len())),
     }
 }
 

@@ -29,8 +29,9 @@ impl AnnotationConfig {
     /// The configuration names none.
     pub(crate) fn annotation(&self) -> Result<&str> {
         self.annotation.as_deref().filter(|name| !name.is_empty()).ok_or_else(|| {
-            Error::config("ipam.annotation", "missing")
-                .advise(r#"name the node's annotation, as in "annotation": "example.com/ranges""#)
+            Error::config("ipam.annotation", "missing").advise(
+                r#"set the name of the annotation, for example "annotation": "example.com/ranges""#,
+            )
         })
     }
 }

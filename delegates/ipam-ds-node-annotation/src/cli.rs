@@ -19,8 +19,8 @@ Commands:
 
   ipam
     Act as an ipam CNI-plugin. This is the default command
-    Read a network configuration from stdin, and print it with the settings of the annotation
-    in the place of ipam; as node-annotation, give it to the next program
+    Read a network configuration from stdin, replace its ipam by the settings of the annotation
+    and print it; as node-annotation, pass it to the next program
   error_quit [msg]
     Print an error in standard CNI json format and quit
   my_node
@@ -30,10 +30,9 @@ Commands:
   -h, help
     Print this text
 
-The API server is found by kubeconfig of the network configuration, of
-/etc/cni/node-annotation.conf (or of the file that $NODE_ANNOTATION_CFG names), else by
-$KUBECONFIG, a pod's service account or ~/.kube/config. ipam-ds-node-annotation has these
-commands, too; its ipam prints.
+Credentials for the API server, first match: kubeconfig of the network configuration, kubeconfig
+of /etc/cni/node-annotation.conf (or of the file in $NODE_ANNOTATION_CFG), $KUBECONFIG, a pod's
+service account, ~/.kube/config. ipam-ds-node-annotation has the same commands; its ipam prints.
 ";
 
 /// Expands the arguments: none mean `ipam`, which reads stdin, and commands for programs fail with
@@ -79,9 +78,9 @@ pub(crate) fn answer(call: &CliCall) -> Result<String> {
         _ => {
             let mut typed = vec![command];
             typed.extend(operands);
-            let message = format!("{:?} is no command", typed.join(" "));
+            let message = format!("unknown command {:?}", typed.join(" "));
             Err(Error::new(ErrorCode::INVALID_CONFIG, message)
-                .advise(format!("see {} -h", call.name)))
+                .advise(format!("run {} -h for the list of commands", call.name)))
         }
     }
 }

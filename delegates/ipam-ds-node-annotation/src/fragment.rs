@@ -18,13 +18,14 @@ pub(crate) fn parse(text: &str) -> Result<Map<String, Value>> {
     match serde_json::from_slice::<Map<String, Value>>(whole.as_bytes()) {
         Ok(settings) if settings.is_empty() => Err(invalid("no settings")),
         Ok(settings) => Ok(settings),
-        Err(error) => Err(invalid("no settings in JSON").caused_by(error)),
+        Err(error) => Err(invalid("invalid JSON").caused_by(error)),
     }
 }
 
 fn invalid(message: &str) -> Error {
-    Error::new(ErrorCode::INVALID_CONFIG, message)
-        .advise(r#"expected settings of host-local, as in "ranges": [[{"subnet": "10.1.2.0/24"}]]"#)
+    Error::new(ErrorCode::INVALID_CONFIG, message).advise(
+        r#"expected settings of host-local, for example "ranges": [[{"subnet": "10.1.2.0/24"}]]"#,
+    )
 }
 
 /// The settings with quotes around the names of members: words before a colon, outside of strings.

@@ -31,7 +31,7 @@ pub(crate) fn settings(request: &Request) -> Result<Option<Map<String, Value>>> 
     let mut found = owner.leases(&request.settings).map_err(|error| {
         let (container, ifname) = (&attachment.container, &attachment.ifname);
         error.advise(format!(
-            "to give its leases up: ipam-delegated forget {network} {container} {ifname} --yes"
+            "to abandon its leases: ipam-delegated forget {network} {container} {ifname} --yes"
         ))
     })?;
     match (found.pop(), found.pop()) {
@@ -45,7 +45,7 @@ pub(crate) fn settings(request: &Request) -> Result<Option<Map<String, Value>>> 
             let (one, other) = (one.display(), other.display());
             let message = format!("{attachment} holds leases of {network} in {other} and in {one}");
             Err(Error::new(ErrorCode::RECORD, message).advise(
-                "remove its files in one of these folders; the runtime's next DEL releases the rest",
+                "remove its files in one of these folders; the runtime's next DEL releases the others",
             ))
         }
     }
@@ -96,9 +96,9 @@ impl LeaseOwner<'_> {
                 .leases_in(&folder, &mut seen, &mut ahead)
                 .map_err(|error| unreadable(&folder, error))?;
             if seen.len() > MOST {
-                let message = format!("more than {MOST} folders lie in those of dataDirs");
+                let message = format!("more than {MOST} folders below those of dataDirs");
                 return Err(Error::new(ErrorCode::RECORD, message)
-                    .advise("name in dataDirs only folders that hold leases"));
+                    .advise("list only folders with leases in dataDirs"));
             }
             // An annotation may not name a folder above those of dataDirs.
             let data_dir = folder.parent().filter(|parent| {

@@ -105,7 +105,7 @@ fn recall(
     let Some(known) = own_node::recall::<String>(state.root(), network, &subject) else {
         return Err(error);
     };
-    warn!("{subject} as it was read last: {}", error.in_full());
+    warn!("{subject}: using the last value read: {}", error.in_full());
     select(&known.value, &known.node, name, conf, request)
 }
 
@@ -118,11 +118,11 @@ fn by_owner(request: &Request, error: Error) -> Result<Selection> {
     let settings = match lost::settings(request)? {
         Some(settings) => {
             let folder = settings.get("dataDir").and_then(Value::as_str).unwrap_or_default();
-            warn!("the annotation is not known, and the leases lie in {folder}: {why}");
+            warn!("the annotation is unknown, using the leases found in {folder}: {why}");
             settings
         }
         None if request.verb == Verb::Del => {
-            warn!("the annotation is not known, and no folder of dataDirs has a lease: {why}");
+            warn!("the annotation is unknown, and no folder of dataDirs has a lease: {why}");
             lost::nothing()
         }
         None => return Err(error),
@@ -145,8 +145,8 @@ fn refuse_folder(settings: &Map<String, Value>, request: &Request) -> Result<()>
             |attachment| format!("{} {}", attachment.container, attachment.ifname),
         );
         error.with_code(ErrorCode::RECORD).advise(format!(
-            "add the folder to dataDirs in /etc/cni/ipam-delegated.json, and the runtime's next DEL \
-             releases what lies there; if it is gone for ever: ipam-delegated forget {} {owner} --yes",
+            "add the folder to dataDirs in /etc/cni/ipam-delegated.json, so that the runtime's next DEL \
+             releases its leases; if the folder is permanently lost: ipam-delegated forget {} {owner} --yes",
             request.network.name()
         ))
     })
@@ -173,7 +173,7 @@ fn select(
     }
     let old = request.network.ipam();
     if conf.next.is_some() || is_flat(&settings) {
-        debug!("{} goes on as it is written", path(name));
+        debug!("{}: passed on unchanged", path(name));
         return Ok(Selection::default().replacing(old, settings));
     }
     let mut ipam = settings.clone();

@@ -66,12 +66,12 @@ impl Allocation {
                 "." => String::new(),
                 path => format!(" at {path}"),
             };
-            backend(id, format_args!("Nomad's answer is not understood{path}: {}", error.inner()))
-                .advise("look at the URLs of ipam.nomad_servers: is that Nomad's API?")
+            backend(id, format_args!("cannot parse Nomad's answer{path}: {}", error.inner()))
+                .advise("check that the URLs of ipam.nomad_servers are Nomad's API")
         })?;
         match &allocation.id {
             Some(other) if !other.eq_ignore_ascii_case(id) => {
-                Err(backend(id, format_args!("Nomad answered about allocation {other}")))
+                Err(backend(id, format_args!("Nomad answered with allocation {other}")))
             }
             _ => Ok(allocation),
         }
@@ -89,18 +89,19 @@ impl Allocation {
             None => {
                 return Err(self
                     .error_at("network", "the group has no network block")
-                    .advise(r#"as in network { mode = "cni/NAME" }"#));
+                    .advise(r#"expected for example network { mode = "cni/NAME" }"#));
             }
         };
         let Some(network) = mode.strip_prefix("cni/") else {
             return Err(self
                 .error_at("network.mode", format_args!("expected cni/NAME, found {mode:?}"))
-                .advise("the first network block of a group decides"));
+                .advise("the first network block of the group counts"));
         };
         let name = self.meta(group, POOL)?.unwrap_or_default().to_owned();
         let mut pool = Pool::new(Some(name), vec![]).ok_or_else(|| {
-            self.error_at(&format!("meta.{POOL}"), "missing: the group names no pool")
-                .advise(format!(r#"as in meta {{ {POOL} = "NAME" }}, in the group itself"#))
+            self.error_at(&format!("meta.{POOL}"), "missing: the group names no pool").advise(
+                format!(r#"expected for example meta {{ {POOL} = "NAME" }}, in the group itself"#),
+            )
         })?;
         if let Some(address) = self.meta(group, ADDRESS)? {
             let address = parse_address(address).map_err(|error| {
@@ -117,7 +118,7 @@ impl Allocation {
         match group.meta.as_ref().and_then(|meta| meta.get(key)) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(value)) => Ok(Some(value)),
-            Some(_) => Err(self.error_at(&format!("meta.{key}"), "expected a text")),
+            Some(_) => Err(self.error_at(&format!("meta.{key}"), "expected a string")),
         }
     }
 
@@ -201,7 +202,10 @@ mod tests {
             (group(Value::Null, cni.clone()), "meta.network-pool: missing"),
             (group(json!({"network-ip": "10.0.0.1"}), cni.clone()), "meta.network-pool: missing"),
             (group(json!({"network-pool": ""}), cni.clone()), "meta.network-pool: missing"),
-            (group(json!({"network-pool": 7}), cni.clone()), "meta.network-pool: expected a text"),
+            (
+                group(json!({"network-pool": 7}), cni.clone()),
+                "meta.network-pool: expected a string",
+            ),
             (
                 group(json!({"network-pool": "p", "network-ip": "nope"}), cni.clone()),
                 "meta.network-ip: \"nope\"",
@@ -212,7 +216,7 @@ mod tests {
             ),
             (
                 group(json!({"network-pool": "p", "network-ip": ["10.0.0.1"]}), cni),
-                "meta.network-ip: expected a text",
+                "meta.network-ip: expected a string",
             ),
         ] {
             let error = requested_pool(&allocation).unwrap_err();

@@ -74,16 +74,16 @@ impl NomadConfig {
 fn advice(status: u16, body: &str) -> Option<&'static str> {
     match status {
         403 => Some(
-            "give ipam.nomad.token or ipam.nomad.tokenFile: a token with read-job in the allocation's namespace",
+            "set ipam.nomad.token or ipam.nomad.tokenFile to a token with read-job in the allocation's namespace",
         ),
         404 if body.contains("alloc") => Some(
-            "Nomad knows no such allocation: it is of another region or cluster, or has been forgotten",
+            "unknown allocation: it belongs to another region or cluster, or was garbage-collected",
         ),
-        404 => Some("it may not be Nomad: look at the host, the port and the path"),
+        404 => Some("the server may not be Nomad: check host, port and path"),
         // Nomad answers so to a token without the right.
-        500 if body.contains("Unknown allocation") => {
-            Some("the token may not see it: give one with read-job in the allocation's namespace")
-        }
+        500 if body.contains("Unknown allocation") => Some(
+            "the token may lack the right: use one with read-job in the allocation's namespace",
+        ),
         _ => None,
     }
 }

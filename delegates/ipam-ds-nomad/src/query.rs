@@ -31,10 +31,10 @@ impl AllocationQuery {
                     ErrorCode::INVALID_ENVIRONMENT,
                     format!(
                         "CNI_CONTAINERID: {container:?} is not the id of a Nomad allocation, \
-                         and CNI_ARGS has none as NOMAD_ALLOC_ID"
+                         and CNI_ARGS has no NOMAD_ALLOC_ID"
                     ),
                 )
-                .advise("expected a UUID of 36 characters: this delegate is for networks that Nomad makes")
+                .advise("expected a UUID of 36 characters: use this delegate only for networks of Nomad")
             })?
         };
         Ok(Self {

@@ -54,11 +54,11 @@ fn choose(store: NomadStore, request: &Request) -> Result<Selection> {
     let network = request.network.name().as_str();
     if requested.network != network {
         warn!(
-            "allocation {id} is of a group in network {:?}, not in {network:?}",
+            "the group of allocation {id} names the network {:?}, not {network:?}",
             requested.network
         );
     }
-    debug!("allocation {id} asks for {}", requested.pool.to_json());
+    debug!("allocation {id} requests {}", requested.pool.to_json());
     Ok(Selection::of([requested.pool]))
 }
 
@@ -68,8 +68,8 @@ fn check_leader(client: &mut Client, region: &Option<String>) -> Result<()> {
     let began = Instant::now();
     while leader(&get(client, &path)?)?.is_empty() {
         if began.elapsed() >= ELECTION || client.left() <= PAUSE {
-            return Err(Error::new(ErrorCode::UNAVAILABLE, "Nomad's servers have no leader")
-                .advise("look at Nomad's servers: nomad server members"));
+            return Err(Error::new(ErrorCode::UNAVAILABLE, "the Nomad servers have no leader")
+                .advise("check them: nomad server members"));
         }
         client.pause(PAUSE);
     }
@@ -81,10 +81,10 @@ fn leader(answer: &HttpAnswer) -> Result<String> {
     serde_json::from_slice(&answer.body).map_err(|error| {
         Error::new(
             ErrorCode::BACKEND,
-            "the answer about the leader is not understood: this is no Nomad server",
+            "cannot parse the answer about the leader: the server is not Nomad",
         )
         .caused_by(error)
-        .advise("look at ipam.nomad_servers")
+        .advise("check ipam.nomad_servers")
     })
 }
 

@@ -118,7 +118,7 @@ fn what_all_servers_refuse_is_told_at_once() {
     for (status, said, advice) in [
         (403, "Permission denied", "a token with read-job in the allocation's namespace"),
         (404, "alloc not found", "Nomad knows no such allocation"),
-        (404, "404 page not found", "it may not be Nomad: look at the host, the port and the path"),
+        (404, "404 page not found", "the server may not be Nomad: check host, port and path"),
     ] {
         let (one, other) = (Nomad::saying(status, said), Nomad::saying(status, said));
         let (code, text) = call("ADD", ID, &network(&[&one.url, &other.url])).failure();

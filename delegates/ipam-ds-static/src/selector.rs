@@ -19,7 +19,7 @@ impl Selector for Static {
 
 fn nothing() -> Error {
     Error::config("ipam", "no IP ranges specified")
-        .advise("give ranges, as in \"ranges\": [[{\"subnet\": \"10.1.2.0/24\"}]], or pools")
+        .advise("set ranges, for example \"ranges\": [[{\"subnet\": \"10.1.2.0/24\"}]], or pools")
 }
 
 #[cfg(test)]
@@ -37,7 +37,7 @@ mod tests {
             json!({"rangeStart": "10.1.2.3"}),
         ] {
             let details = Call::ipam(ipam).err(7, "ipam: no IP ranges specified");
-            assert!(details.starts_with("give ranges, as in"), "{details}");
+            assert!(details.starts_with("set ranges, for example"), "{details}");
         }
     }
 

@@ -170,7 +170,7 @@ fn what_is_not_supported_is_named_with_what_to_do() {
 fn what_is_wrong_is_named_by_its_place() {
     for (cluster, user, message) in [
         ("", "", "f0: clusters[k].cluster.server: missing: name the API server"),
-        ("server: [a]", "", "f0: clusters[k].cluster.server: is a list: expected a text"),
+        ("server: [a]", "", "f0: clusters[k].cluster.server: is a list: expected a string"),
         (
             "server: 'ftp://a'",
             "",
@@ -184,7 +184,7 @@ fn what_is_wrong_is_named_by_its_place() {
         (
             "server: a, insecure-skip-tls-verify: yes",
             "",
-            "f0: clusters[k].cluster.insecure-skip-tls-verify: is neither true nor false",
+            "f0: clusters[k].cluster.insecure-skip-tls-verify: expected true or false",
         ),
         (
             "server: a, insecure-skip-tls-verify: true, certificate-authority: ca",
@@ -194,17 +194,21 @@ fn what_is_wrong_is_named_by_its_place() {
         (
             "server: a, certificate-authority-data: '!'",
             "",
-            "f0: clusters[k].cluster.certificate-authority-data: is no base64",
+            "f0: clusters[k].cluster.certificate-authority-data: invalid base64",
         ),
         ("server: a", "token: \"s3cret\\nx\"", "f0: users[u].user.token: contains a line break"),
         (
             "server: a",
             "token: {s3cret: x}",
-            "f0: users[u].user.token: is a mapping: expected a text",
+            "f0: users[u].user.token: is a mapping: expected a string",
         ),
         ("server: a", "tokenFile: absent", "f0: users[u].user.tokenFile: /"),
         ("server: a", "tokenFile: empty", "f0: users[u].user.tokenFile: /"),
-        ("server: a", "client-key-data: s3cret", "f0: users[u].user.client-key-data: is no base64"),
+        (
+            "server: a",
+            "client-key-data: s3cret",
+            "f0: users[u].user.client-key-data: invalid base64",
+        ),
         (
             "server: a",
             "client-key: k",
@@ -252,7 +256,7 @@ fn what_is_no_kubeconfig_is_refused() {
         ),
         (
             good.replace("users: [", "users: [{name: u, user: {}}, "),
-            "f0: users[u]: stands there twice",
+            "f0: users[u]: duplicate entry",
         ),
         (
             good.replace("users: [{name: u, user: {token: s3cret}}]", "users: {u: x}"),
@@ -264,7 +268,7 @@ fn what_is_no_kubeconfig_is_refused() {
         ),
         (
             good.replace("current-context: c", "current-context: [c]"),
-            "f0: current-context: is a list: expected a text",
+            "f0: current-context: is a list: expected a string",
         ),
     ] {
         fails(&[&text], message);

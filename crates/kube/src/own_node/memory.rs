@@ -105,7 +105,7 @@ impl CachedAnswer {
     pub(super) fn when(&self) -> String {
         match self.since() {
             Some(since) => format!("{since:?} ago"),
-            None => "before the clock was set back".to_owned(),
+            None => "at an unknown time (the clock was set back)".to_owned(),
         }
     }
 

@@ -220,7 +220,7 @@ impl OwnNode {
             return self.ask_server(&mut kube, query, &question, pick)?;
         }
         if cached.failed_since().is_some_and(|since| since < REST) {
-            warn_of_age(query, cached, "it was away a moment ago");
+            warn_of_age(query, cached, "it was unreachable a moment ago");
             return Ok(answer);
         }
         match self.ask_server(&mut kube, query, &question, pick) {
@@ -317,8 +317,8 @@ fn require_node_name(name: &str, path: &str) -> Result<()> {
     if is_node_name(name) {
         return Ok(());
     }
-    Err(Error::config(path, format_args!("{name:?} is no name of a node"))
-        .advise("write it as kubectl get nodes shows it"))
+    Err(Error::config(path, format_args!("invalid node name {name:?}"))
+        .advise("expected a name that kubectl get nodes shows"))
 }
 
 /// Whether a node can have this name. Any other may have a meaning of its own in a path.
@@ -335,7 +335,7 @@ fn is_alphanumeric(c: char) -> bool {
 fn warn_of_age(query: &NodeQuery<'_>, cached: &CachedAnswer, why: &str) {
     let subject = query.subject;
     let when = cached.when();
-    warn!("{subject} as it was {when}, for the API server does not answer now: {why}");
+    warn!("{subject}: the API server does not answer, using the value read {when}: {why}");
 }
 
 /// The error about a part of a node object, named by `path`.

@@ -66,7 +66,9 @@ impl OwnNode {
         let named = match named {
             Some(node) if self.is_other(&node) => {
                 let id = node.string("/status/nodeInfo/machineID").unwrap_or_default();
-                warn!("node {host} has this host's name, but another machine-id ({id})");
+                warn!(
+                    "node {host} has this host's name, but the machine-id {id} of another machine"
+                );
                 Some(node)
             }
             Some(node) => {
@@ -92,7 +94,7 @@ impl OwnNode {
             (Err(error), None) => {
                 return Err(error
                     .within(format_args!(
-                        "no node is called {host:?}, and looking for this machine"
+                        "node {host:?} not found, and the search for this machine failed"
                     ))
                     .advise(ADVICE));
             }
@@ -108,7 +110,7 @@ impl OwnNode {
     /// Accepts the node with the host's name despite its other machine-id. It is not remembered:
     /// this machine's own node may still be created.
     fn accept_despite(node: NodeObject, why: &str) -> NodeObject {
-        warn!("this is node {} nevertheless: {why}", node.name);
+        warn!("this is node {}, despite its machine-id: {why}", node.name);
         node
     }
 
@@ -162,7 +164,7 @@ impl OwnNode {
     fn unknown(&self) -> Error {
         let ids = self.machine.ids.join(" ");
         let message = format!(
-            "this machine is no node of the cluster of {}: none is called {:?}, or has the machine-id {ids:?} or the provider ID of this machine",
+            "this machine is not a node of the cluster of {}: no node has the name {:?}, the machine-id {ids:?} or this machine's provider ID",
             self.source, self.machine.host_name,
         );
         Error::new(ErrorCode::BACKEND, message).advise(ADVICE)
@@ -194,21 +196,19 @@ impl MatchingNodes {
 }
 
 /// Advice if the name cannot be found.
-const ADVICE: &str = "name the node by nodeName in the configuration, or in the variable NODE_NAME";
+const ADVICE: &str = "set nodeName in the configuration, or the variable NODE_NAME";
 
 fn ambiguous(names: &[String], how: &str) -> Error {
     let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
     let message = format!("{} nodes have the {how} of this machine: {shown}", names.len());
     Error::new(ErrorCode::BACKEND, message)
-        .advise(
-            "machines that were cloned need machine-ids of their own (systemd-machine-id-setup)",
-        )
+        .advise("give each cloned machine a machine-id of its own (systemd-machine-id-setup)")
         .advise(ADVICE)
 }
 
 /// The error that no node has this name.
 pub(super) fn absent(name: &str, path: impl fmt::Display, source: &CredentialsSource) -> Error {
-    let message = format!("there is no node {name} in the cluster of {source} ({path} names it)");
+    let message = format!("node {name} not found in the cluster of {source} ({path} names it)");
     Error::new(ErrorCode::BACKEND, message)
-        .advise(format!("see kubectl get nodes; {VARIABLE} or nodeName must be a node's name"))
+        .advise(format!("set {VARIABLE} or nodeName to a name that kubectl get nodes shows"))
 }

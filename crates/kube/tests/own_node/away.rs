@@ -51,7 +51,7 @@ fn serves_what_is_older(name: &str, url: &str) {
     site.calls_home();
     let (count, (found, warning)) = site.requests_during(|| asked(&site, &network));
     assert_eq!((count, found), (0, vec!["11.0.1.0/24".to_owned()]), "{name}");
-    assert!(warning.contains("it was away a moment ago"), "{name}: {warning}");
+    assert!(warning.contains("it was unreachable a moment ago"), "{name}: {warning}");
     site.age("k8snet", Duration::from_secs(10));
     let (count, (_, warning)) = site.requests_during(|| asked(&site, &network));
     assert_eq!((count, &*warning), (1, ""), "{name}");

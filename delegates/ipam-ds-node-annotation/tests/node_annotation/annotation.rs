@@ -195,8 +195,8 @@ fn nothing_in_an_annotation_runs() {
     for text in INJECTIONS {
         let (code, error) = refused(&site, &text.replace("HERE", here.to_str().unwrap()));
         assert_eq!(code, 7, "{text}: {error}");
-        assert!(error.starts_with("no settings in JSON: "), "{text}: {error}");
-        assert!(error.contains(r#"such as "ranges": [[{"subnet": "#), "{text}: {error}");
+        assert!(error.starts_with("invalid JSON: "), "{text}: {error}");
+        assert!(error.contains(r#"as in "ranges": [[{"subnet": "#), "{text}: {error}");
         // Nothing was put in for what stands for something else.
         assert!(!error.contains("/usr/sbin"), "{text}: {error}");
         assert_untouched(&site);
@@ -413,11 +413,7 @@ fn an_annotation_that_says_nothing_is_told_by_its_name() {
         ["this is not jq", "[]", "null", "5", "\"a\"", "ranges", "ranges:", "a: b: c", "\u{0}"]
     {
         let (code, error) = refused(&site, text);
-        assert_eq!(
-            (code, error.split(": ").next().unwrap()),
-            (7, "no settings in JSON"),
-            "{error}"
-        );
+        assert_eq!((code, error.split(": ").next().unwrap()), (7, "invalid JSON"), "{error}");
     }
     site.kube.annotate_node(&site.node, ANNOTATION, None);
     let (code, error) = site.call("ADD", "c1").failure();
