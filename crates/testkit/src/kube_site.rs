@@ -9,6 +9,7 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use crate::kube::{self, Kube, Kubeconfig, Login};
+use crate::pages::{Page, masked};
 use crate::world::{Host, Outcome, World, binary, host_local, start, wait};
 
 /// Where pages have kubeconfigs, and where they are here: on a file system of the test's own.
@@ -120,14 +121,14 @@ impl Site {
         self.shell(&command.replace("/opt/cni/bin", &plugins))
     }
 
-    /// By a page's commands, a preset takes the place of the program of its name and gives it back:
-    /// each releases what the other gave, and `lint` tells a difference. The program is played by
-    /// host-local, to which it hands `theirs`.
+    /// By a page's commands, a preset replaces the program of its name and gives the name back: each
+    /// releases what the other gave, `lint` names the difference, and the checks print what the page
+    /// shows. The program is played by host-local, which gets `theirs`.
     #[track_caller]
     pub fn assert_there_and_back(
         &self,
         program: &str,
-        commands: &[(String, String)],
+        page: &Page,
         difference: &str,
         [network, theirs]: [&Value; 2],
         addresses: [&str; 3],
@@ -141,17 +142,28 @@ impl Site {
         };
         assert_eq!(call(&host_local, "ADD", "before", theirs).ips(), addresses[..1]);
 
-        let [install, lint, back] = [0, 1, 2].map(|i| &*commands[i].0);
-        self.install(install);
-        let told = self.install(lint);
-        assert!(told.contains(difference), "{told}");
-        assert_eq!(call(&preset, "ADD", "since", network).ips(), addresses[1..2]);
+        let moving = page.commands("Moving", "console");
+        let printed: String = moving.iter().map(|(command, _)| self.install(command)).collect();
+        assert!(printed.contains(difference), "{printed}");
+        assert_eq!(call(&preset, "ADD", "after", network).ips(), addresses[1..2]);
+        for (command, shown) in page.commands("Check", "console") {
+            let printed = self.as_on_a_page(&self.install(&command));
+            assert_eq!(masked(&printed), masked(&shown), "{command}\n{printed}");
+        }
         call(&preset, "DEL", "before", network).success();
         assert_eq!(call(&preset, "ADD", "last", network).ips(), addresses[2..]);
         call(&preset, "DEL", "last", network).success();
-        self.install(back);
+        for (command, _) in page.commands("Going back", "console") {
+            self.install(&command);
+        }
         assert_eq!(fs::read_to_string(preset).unwrap(), "the replaced program");
-        call(&host_local, "DEL", "since", theirs).success();
+        call(&host_local, "DEL", "after", theirs).success();
+    }
+
+    /// What a command printed here, with the paths that a page has.
+    fn as_on_a_page(&self, printed: &str) -> String {
+        let plugins = self.world.path("plugins").display().to_string();
+        printed.replace(&plugins, "/opt/cni/bin").replace(FOLDERS[1], FOLDERS[0])
     }
 
     /// Runs commands, each of which prints what a page shows.

@@ -105,11 +105,9 @@ fn the_preset_takes_the_place_of_kube_node_and_gives_it_back() {
     });
     let file = site.host.path("/etc/cni/net.d/10-k8snet.conf");
     fs::write(file, network.to_string()).unwrap();
-    let mut there_and_back = moving().commands("Moving", "console");
-    there_and_back.extend(moving().commands("Going back", "console"));
     site.assert_there_and_back(
         "kube-node",
-        &there_and_back,
+        &moving(),
         ipam_delegated::presets::KUBE_NODE_DIFFERENCES[1],
         [&network, &theirs],
         ["11.0.3.2/24", "11.0.3.3/24", "11.0.3.4/24"],

@@ -110,11 +110,9 @@ fn the_preset_takes_the_place_of_node_annotation_and_gives_it_back() {
     theirs["ipam"] = json!({"type": "host-local", "ranges": [[{"subnet": "172.16.5.0/24"}]]});
     let file = site.host.path("/etc/cni/net.d/10-mynet.conf");
     fs::write(file, network.to_string()).unwrap();
-    let mut there_and_back = moving().commands("Moving", "console");
-    there_and_back.extend(moving().commands("Going back", "console"));
     site.assert_there_and_back(
         "node-annotation",
-        &there_and_back,
+        &moving(),
         ipam_delegated::presets::NODE_ANNOTATION_DIFFERENCES[1],
         [&network, &theirs],
         ["172.16.5.2/24", "172.16.5.3/24", "172.16.5.4/24"],
