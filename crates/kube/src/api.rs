@@ -109,7 +109,7 @@ impl Kube {
             timeout,
             unreached,
             advice: |status, _| {
-                (300..400).contains(&status).then_some("this is no Kubernetes API server")
+                (300..400).contains(&status).then_some("the server is not a Kubernetes API server")
             },
         };
         let client = Client::trusting(access, &credentials.trust, deadline)?.speaking(media::JSON);

@@ -249,13 +249,13 @@ mod tests {
         assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
         assert_eq!(
             error.to_string(),
-            "ipam.kubeconfig: missing, and there is no other login to Kubernetes: KUBECONFIG names none; \
-             KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set, so this runs in no pod; HOME is not set"
+            "ipam.kubeconfig: missing, and no other Kubernetes credentials found: KUBECONFIG is empty or not set; \
+             KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set (not in a pod); HOME is not set"
         );
         let error =
             find(&[(LIST, "/no/a:/no/b"), (HOST, "a"), (PORT, "1"), (HOME, "/no")]).to_string();
         assert!(
-            error.ends_with("KUBECONFIG: there is no /no/a, no /no/b; there is no /nowhere/token; there is no /no/.kube/config"),
+            error.ends_with("KUBECONFIG: /no/a, /no/b not found; /nowhere/token not found; /no/.kube/config not found"),
             "{error}"
         );
     }

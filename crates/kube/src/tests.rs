@@ -102,8 +102,8 @@ fn what_refuses_is_told_with_what_to_do_and_is_not_away() {
         (
             status(401, "Unauthorized", "Unauthorized", ""),
             &[
-                "rejected the credentials (401): Unauthorized; it was shown the token (ipam.kubeconfig: /",
-                "/config: users[u].user.token): renew it",
+                "rejected the credentials (401): Unauthorized; renew them or configure others: the token (ipam.kubeconfig: /",
+                "/config: users[u].user.token)",
             ][..],
         ),
         (
@@ -114,44 +114,52 @@ fn what_refuses_is_told_with_what_to_do_and_is_not_away() {
                \"verbs\": [\"get\"], \"resourceNames\": [\"n\"]}",
             ],
         ),
-        (forbidden("system:anonymous"), &["took that for nobody: name a login that it knows"]),
+        (
+            forbidden("system:anonymous"),
+            &["treated the request as anonymous: configure credentials that it accepts; sent: "],
+        ),
         (
             http(404, "404 page not found\n"),
             &[
-                "is no Kubernetes API server: it says 404 and \"404 page not found\": look at ipam.kubeconfig: /",
+                "is not a Kubernetes API server: it answered 404 and \"404 page not found\": check ipam.kubeconfig: /",
                 "clusters[k].cluster.server",
             ],
         ),
         (
             status(404, "NotFound", "the server could not find the requested resource", ""),
-            &["has no nodes (404): the server could not find the requested resource; look at"],
+            &[
+                "does not serve nodes (404): the server could not find the requested resource; check",
+            ],
         ),
-        (status(400, "BadRequest", "no", ""), &["refuses it (400): no"]),
+        (status(400, "BadRequest", "no", ""), &["rejected the request (400): no"]),
         (
             http(200, page),
             &[
-                "is no Kubernetes API server: it says 200 and \"<!DOCTYPE html> <title>Log in</title> …\"",
+                "is not a Kubernetes API server: it answered 200 and \"<!DOCTYPE html> <title>Log in</title> …\"",
             ],
         ),
-        (http(401, page), &["is no Kubernetes API server: it says 401 and \"<!DOCTYPE html>"]),
-        (http(403, page), &["is no Kubernetes API server: it says 403"]),
+        (
+            http(401, page),
+            &["is not a Kubernetes API server: it answered 401 and \"<!DOCTYPE html>"],
+        ),
+        (http(403, page), &["is not a Kubernetes API server: it answered 403"]),
         (
             http(400, "Client sent an HTTP request to an HTTPS server.\n"),
-            &["it says 400 and \"Client sent an HTTP request"],
+            &["it answered 400 and \"Client sent an HTTP request"],
         ),
-        (http(200, ""), &["it says 200 and nothing"]),
-        (http(200, "null"), &["is no Kubernetes API server"]),
-        (http(200, "[]"), &["is no Kubernetes API server"]),
-        (http(200, r#"{"ok":true}"#), &["is no Kubernetes API server"]),
-        (http(200, &object("m")), &["is no Kubernetes API server"]),
-        (http(200, &object("n")[..30]), &["is no Kubernetes API server"]),
-        (http(200, &object("n").replace("\"n\"", "7")), &["is no Kubernetes API server"]),
+        (http(200, ""), &["it answered 200 and nothing"]),
+        (http(200, "null"), &["is not a Kubernetes API server"]),
+        (http(200, "[]"), &["is not a Kubernetes API server"]),
+        (http(200, r#"{"ok":true}"#), &["is not a Kubernetes API server"]),
+        (http(200, &object("m")), &["is not a Kubernetes API server"]),
+        (http(200, &object("n")[..30]), &["is not a Kubernetes API server"]),
+        (http(200, &object("n").replace("\"n\"", "7")), &["is not a Kubernetes API server"]),
         (
             "HTTP/1.1 302 X\r\nLocation: https://sso/?t=s3cret\r\nContent-Length: 0\r\n\r\n"
                 .to_owned(),
             &[
                 "HTTP 302, a redirect to https://sso/?t=…, which is not followed",
-                "this is no Kubernetes API server",
+                "the server is not a Kubernetes API server",
             ],
         ),
         (http(204, ""), &["every Kubernetes API server rejected the request", "HTTP 204"]),
@@ -330,7 +338,7 @@ fn a_list_that_is_refused_names_the_rule() {
     let rule = r#"give jane a ClusterRole with the rule {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}"#;
     assert!(error.in_full().ends_with(rule), "{}", error.in_full());
     let error = names(&always(&http(200, &object("n"))), "").unwrap_err();
-    assert!(error.to_string().contains("is no Kubernetes API server"), "{error}");
+    assert!(error.to_string().contains("is not a Kubernetes API server"), "{error}");
 }
 
 const POOL: Resource<'_> = Resource {
@@ -419,14 +427,18 @@ fn a_change_that_is_not_done_says_why() {
             ErrorCode::BACKEND,
             r#"give jane a Role in the namespace ns with the rule {"apiGroups": ["x.org"], "resources": ["pools"], "verbs": ["create"]}"#,
         ),
-        (status(401, "Unauthorized", "m", ""), ErrorCode::BACKEND, "renew it"),
+        (status(401, "Unauthorized", "m", ""), ErrorCode::BACKEND, "renew them"),
         (
             http(404, "404 page not found"),
             ErrorCode::BACKEND,
-            "see that the custom resources of x.org are installed",
+            "check that the custom resources of x.org are installed",
         ),
-        (http(409, "<html>"), ErrorCode::BACKEND, "is no Kubernetes API server"),
-        (status(415, "UnsupportedMediaType", "m", ""), ErrorCode::BACKEND, "refuses it (415): m"),
+        (http(409, "<html>"), ErrorCode::BACKEND, "is not a Kubernetes API server"),
+        (
+            status(415, "UnsupportedMediaType", "m", ""),
+            ErrorCode::BACKEND,
+            "rejected the request (415): m",
+        ),
         (
             http(429, "").replace("X\r\n", "X\r\nRetry-After: 30\r\n"),
             ErrorCode::TRY_AGAIN,

@@ -264,7 +264,7 @@ mod tests {
             (
                 token(r#"{"exp": 2000.5, "nbf": 1001}"#),
                 Some(
-                    "is not valid before 1970-01-01T00:16:41Z; it is 1970-01-01T00:16:40Z here"
+                    "is not valid before 1970-01-01T00:16:41Z (this host's clock: 1970-01-01T00:16:40Z)"
                         .to_owned(),
                 ),
             ),

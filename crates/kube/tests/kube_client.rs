@@ -197,7 +197,10 @@ fn several_kubeconfigs_are_one() {
     let error = read(&mut named(&[nobody, whole]), "merged").unwrap_err();
     has(
         &error,
-        &["denied the request (403)", "it was shown no credentials, and took that for nobody"],
+        &[
+            "denied the request (403)",
+            "treated the request as anonymous: configure credentials that it accepts; sent: no credentials",
+        ],
     );
 }
 
@@ -226,14 +229,14 @@ fn a_login_that_the_server_does_not_know_is_named() {
     let unknown =
         Login { credential: Credential::Token("s3cret-t0ken".to_owned()), ..server.nobody() };
     for (login, part) in [
-        (unknown, "users[test-user].user.token): renew it"),
+        (unknown, "renew them or configure others: the token (ipam.kubeconfig: "),
         (
             server.certified_as("x", &[], Key::P256, Standing::Expired),
-            "users[test-user].user.client-certificate-data), which expired at 2020-01-02T00:00:00Z: renew it",
+            "users[test-user].user.client-certificate-data), which expired at 2020-01-02T00:00:00Z",
         ),
         (
             server.certified_as("x", &[], Key::Rsa, Standing::Strange),
-            "users[test-user].user.client-certificate-data): renew it",
+            "users[test-user].user.client-certificate-data)",
         ),
     ] {
         let error = refuses(&Kubeconfig::of(server, &login));
@@ -248,7 +251,7 @@ fn a_server_that_is_not_to_be_trusted_refuses_with_advice() {
     let server = ipam_testkit::kube::Kube::shared();
     let admin = server.admin();
     let strange = server.certificates().other_authority();
-    let data = "clusters[test].cluster.certificate-authority-data say whom to call and to trust";
+    let data = "clusters[test].cluster.certificate-authority-data";
     for config in [
         Kubeconfig::of(server, &admin).authority(Some(&strange)),
         Kubeconfig::of(server, &admin).authority(None),
@@ -260,12 +263,12 @@ fn a_server_that_is_not_to_be_trusted_refuses_with_advice() {
         has(&error, &["is not from a trusted CA", data]);
     }
     let files = Kubeconfig::of(server, &admin).authority(Some(&strange)).material(Material::Files);
-    has(&refuses(&files), &["clusters[test].cluster.certificate-authority say whom"]);
+    has(&refuses(&files), &["clusters[test].cluster.certificate-authority"]);
     // Without TLS it says itself what is wrong.
     let plain = Kubeconfig::of(server, &admin).server(&server.url().replace("https", "http"));
     has(
         &refuses(&plain),
-        &["is no Kubernetes API server: it says 400 and \"Client sent an HTTP request"],
+        &["is not a Kubernetes API server: it answered 400 and \"Client sent an HTTP request"],
     );
 }
 
@@ -294,9 +297,9 @@ fn what_is_no_api_server_refuses() {
         (
             "200 OK",
             "Content-Type: text/html\r\n",
-            "it says 200 and \"<html> <body>Sign in</body></html>\"",
+            "it answered 200 and \"<html> <body>Sign in</body></html>\"",
         ),
-        ("404 Not Found", "", "it says 404 and \"<html>"),
+        ("404 Not Found", "", "it answered 404 and \"<html>"),
         (
             "302 Found",
             "Location: https://sso.example/\r\n",
@@ -309,7 +312,7 @@ fn what_is_no_api_server_refuses() {
             .server(&speaker.url())
             .authority(Some(&certificates.authority()));
         let error = refuses(&config);
-        has(&error, &[text, "no Kubernetes API server"]);
+        has(&error, &[text, "is not a Kubernetes API server"]);
         assert_eq!((error.code(), speaker.requests().len()), (ErrorCode::BACKEND, 1));
     }
 }
@@ -327,7 +330,7 @@ fn a_path_that_the_server_does_not_have_is_no_missing_object() {
         name: Some("a"),
     };
     let error = client.get::<Value>(&pool).unwrap_err();
-    has(&error, &["404", "see that the custom resources of ipam.example.org are installed"]);
+    has(&error, &["404", "check that the custom resources of ipam.example.org are installed"]);
     let version = Resource { group: "apps", ..pool };
     has(&client.get::<Value>(&version).unwrap_err(), &["404"]);
     let below = Kubeconfig::of(server, &server.admin()).server(&format!("{}/k8s", server.url()));
@@ -414,7 +417,7 @@ fn a_list_of_many_comes_in_pages() {
     }
     let list = List { labels: "a b", ..List::all(Resource::nodes()) };
     let take = &mut |_: IgnoredAny| ControlFlow::Continue(());
-    has(&client.list(&list, take).unwrap_err(), &["refuses it (400): unable to parse"]);
+    has(&client.list(&list, take).unwrap_err(), &["rejected the request (400): unable to parse"]);
 }
 
 #[test]

@@ -112,11 +112,11 @@ mod tests {
         for (text, message) in [
             ("", "no subnet"),
             ("  ", "no subnet"),
-            ("blah", "\"blah\" is no CIDR"),
-            ("10.0.0.0/24,", "\"\" is no CIDR"),
-            ("10.0.0.0/24 fd00::/64", "\"10.0.0.0/24 fd00::/64\" is no CIDR"),
-            ("10.0.0.0/24,10.1.0.0/24", "10.0.0.0/24 and 10.1.0.0/24 are of one family"),
-            ("10.0.0.0/24,fd00::/96,10.1.0.0/24", "3 subnets"),
+            ("blah", "invalid CIDR \"blah\""),
+            ("10.0.0.0/24,", "invalid CIDR \"\""),
+            ("10.0.0.0/24 fd00::/64", "invalid CIDR \"10.0.0.0/24 fd00::/64\""),
+            ("10.0.0.0/24,10.1.0.0/24", "10.0.0.0/24 and 10.1.0.0/24 have the same family"),
+            ("10.0.0.0/24,fd00::/96,10.1.0.0/24", "found 3 subnets"),
         ] {
             let object = json!({"metadata": {"annotations": {"a": text}}});
             let error = of(object, Some("a")).unwrap_err();

@@ -27,7 +27,7 @@ fn the_networks_and_commands_do_what_is_shown() {
     let site = Site::new(NODE, &["kube-node"]);
     let subnets = ["11.0.1.0/24", "1100:0:0:1::/64"];
     site.kube.create_node(&Node::named(NODE).cidrs(&subnets).machine_id("another"));
-    site.follow(&page.commands("Overview", "console"));
+    site.follow(&page.commands("When to choose it", "console"));
 
     let networks = page.blocks("The network of the cluster", "json");
     let [preset, chain] = networks.map_to(|json| site.network(json));

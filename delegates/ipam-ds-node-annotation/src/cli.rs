@@ -160,9 +160,9 @@ mod tests {
             (&["error_quit"][..], 11, "FAILED: ipam-ds-node-annotation"),
             (&["error_quit", "no", "way"], 11, "FAILED: no way"),
             (&[], 6, "the network configuration on stdin is empty"),
-            (&["frob"], 7, "\"frob\" is no command"),
-            (&["get_annotation"], 7, "\"get_annotation\" is no command"),
-            (&["get_annotation", "--frob", "a"], 7, "\"get_annotation --frob a\" is no command"),
+            (&["frob"], 7, "unknown command \"frob\""),
+            (&["get_annotation"], 7, "unknown command \"get_annotation\""),
+            (&["get_annotation", "--frob", "a"], 7, "unknown command \"get_annotation --frob a\""),
         ] {
             let error = call(words).unwrap_err();
             assert_eq!(error.code().number(), code, "{error}");

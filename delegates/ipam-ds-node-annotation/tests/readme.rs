@@ -26,9 +26,9 @@ fn the_networks_and_commands_do_what_is_shown() {
     let page = readme();
     let site = Site::new(NODE, &["node-annotation"]);
     site.kube.create_node(&Node::named(NODE));
-    site.follow(&page.commands("Example configuration", "console"));
+    site.follow(&page.commands("Example", "console"));
 
-    let networks = page.blocks("Example configuration", "json");
+    let networks = page.blocks("Example", "json");
     let [preset, chain] = [0, 1].map(|i| site.network(networks[i]));
     let conf = page.blocks("The host's file", "json")[0];
     let conf = site.here(&conf.replace("/opt/cni/bin/", "/usr/lib/cni/"));
@@ -103,7 +103,7 @@ fn the_preset_takes_the_place_of_node_annotation_and_gives_it_back() {
         site.here(r#"{"kubeconfig": "/etc/kubernetes/kubeconfig"}"#),
     )
     .unwrap();
-    let mut network = site.network(page.blocks("Example configuration", "json")[0]);
+    let mut network = site.network(page.blocks("Example", "json")[0]);
     network["cniVersion"] = "1.0.0".into();
     // As node-annotation hands it on.
     let mut theirs = network.clone();

@@ -232,14 +232,14 @@ mod tests {
         let mut of_another = group(json!({}), json!([]));
         of_another["ID"] = json!(another);
         for (answer, message) in [
-            ("<html>".to_owned(), "Nomad's answer is not understood: expected value"),
+            ("<html>".to_owned(), "cannot parse Nomad's answer: expected value"),
             (
                 json!({"TaskGroup": "web"}).to_string(),
-                "Nomad's answer is not understood: missing field `Job`",
+                "cannot parse Nomad's answer: missing field `Job`",
             ),
             (
                 allocation(json!({"Name": 7})).to_string(),
-                "Nomad's answer is not understood at Job.TaskGroups[1].Name: invalid type: integer `7`",
+                "cannot parse Nomad's answer at Job.TaskGroups[1].Name: invalid type: integer `7`",
             ),
             (
                 allocation(json!({"Name": "db"})).to_string(),
@@ -249,7 +249,7 @@ mod tests {
                 json!({"ID": ID, "TaskGroup": "web", "Job": {"TaskGroups": null}}).to_string(),
                 "its job \"\" has",
             ),
-            (of_another.to_string(), "Nomad answered about allocation 00000000-"),
+            (of_another.to_string(), "Nomad answered with allocation 00000000-"),
         ] {
             let parsed = Allocation::parse(answer.as_bytes(), ID);
             let error = parsed.and_then(|allocation| allocation.requested_pool()).unwrap_err();

@@ -102,7 +102,7 @@ fn no_server_that_can_be_reached_is_told_from_one_that_fails() {
         (
             &hiding.url,
             11,
-            &format!("HTTP 500: Unknown allocation \"{ID}\" (the token may not see it"),
+            &format!("HTTP 500: Unknown allocation \"{ID}\" (the token may lack the right"),
         ),
     ] {
         let network = with(network(&[url]), json!({"timeout": "300ms"}));
@@ -117,7 +117,7 @@ fn no_server_that_can_be_reached_is_told_from_one_that_fails() {
 fn what_all_servers_refuse_is_told_at_once() {
     for (status, said, advice) in [
         (403, "Permission denied", "a token with read-job in the allocation's namespace"),
-        (404, "alloc not found", "Nomad knows no such allocation"),
+        (404, "alloc not found", "unknown allocation: it belongs to another region"),
         (404, "404 page not found", "the server may not be Nomad: check host, port and path"),
     ] {
         let (one, other) = (Nomad::saying(status, said), Nomad::saying(status, said));
@@ -148,7 +148,7 @@ fn an_allocation_of_no_use_is_refused_in_words() {
             7,
             "meta.network-ip: \"x\" is not an IP address",
         ),
-        (json!([]), 103, "Nomad's answer is not understood"),
+        (json!([]), 103, "cannot parse Nomad's answer"),
         (json!({"ID": ID, "TaskGroup": "g", "Job": {"TaskGroups": []}}), 103, "has no group \"g\""),
     ] {
         let nomad = Nomad::with(ID, &answer);
@@ -179,8 +179,7 @@ fn a_group_in_another_network_is_served_with_a_warning() {
     let nomad = Nomad::with(ID, &allocation(meta, json!([{"Mode": "cni/other"}])));
     let outcome = call("ADD", ID, &network(&[&nomad.url]));
     assert!(
-        outcome.stderr.contains("[WARN]")
-            && outcome.stderr.contains("\"other\", not in \"example\""),
+        outcome.stderr.contains("[WARN]") && outcome.stderr.contains("\"other\", not \"example\""),
         "{}",
         outcome.stderr
     );

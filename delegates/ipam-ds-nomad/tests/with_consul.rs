@@ -76,7 +76,11 @@ fn what_passcod_gave_is_released_though_nomad_has_forgotten_the_allocation() {
     consul.put(own, &json!({"target": ID}).to_string());
     consul.put(other, r#"{"target":"other"}"#);
     let outcome = world.call("DEL", ID, &network);
-    assert!(outcome.stderr.contains("Nomad knows no such allocation"), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("unknown allocation: it belongs to another region"),
+        "{}",
+        outcome.stderr
+    );
     assert_eq!(outcome.success(), Value::Null);
     assert_eq!(consul.keys("ipam/pool-name/"), ["ipam/pool-name/", other]);
 }

@@ -134,30 +134,30 @@ fn what_is_not_supported_is_named_with_what_to_do() {
         (
             "proxy-url: 'http://p'",
             "",
-            "f0: clusters[k].cluster.proxy-url: is not supported: name a server",
+            "f0: clusters[k].cluster.proxy-url: is not supported: remove it, and name a server",
         ),
         (
             "tls-server-name: x",
             "",
-            "f0: clusters[k].cluster.tls-server-name: is not supported: name the server",
+            "f0: clusters[k].cluster.tls-server-name: is not supported: remove it, and use the name",
         ),
         (
             "",
             "exec: {command: aws, env: [s3cret]}",
-            "f0: users[u].user.exec: is not supported: no program is run",
+            "f0: users[u].user.exec: is not supported: programs that provide credentials are not run",
         ),
         (
             "",
             "auth-provider: {name: gcp}",
-            "f0: users[u].user.auth-provider: is not supported: no program",
+            "f0: users[u].user.auth-provider: is not supported: programs that provide credentials are not run",
         ),
         (
             "",
             "username: x, password: s3cret",
-            "f0: users[u].user.username: is not supported: Kubernetes takes no",
+            "f0: users[u].user.username: is not supported: Kubernetes does not accept passwords",
         ),
         ("", "password: s3cret", "f0: users[u].user.password: is not supported: "),
-        ("", "as: x", "f0: users[u].user.as: is not supported: nobody is impersonated"),
+        ("", "as: x", "f0: users[u].user.as: is not supported: impersonation is not supported"),
         ("", "as-uid: 1", "f0: users[u].user.as-uid: is not supported: "),
         ("", "as-groups: [x]", "f0: users[u].user.as-groups: is not supported: "),
         ("", "as-user-extra: {x: [y]}", "f0: users[u].user.as-user-extra: is not supported: "),
@@ -169,8 +169,8 @@ fn what_is_not_supported_is_named_with_what_to_do() {
 #[test]
 fn what_is_wrong_is_named_by_its_place() {
     for (cluster, user, message) in [
-        ("", "", "f0: clusters[k].cluster.server: missing: name the API server"),
-        ("server: [a]", "", "f0: clusters[k].cluster.server: is a list: expected a string"),
+        ("", "", "f0: clusters[k].cluster.server: missing: set the URL of the API server"),
+        ("server: [a]", "", "f0: clusters[k].cluster.server: expected a string, found a list"),
         (
             "server: 'ftp://a'",
             "",
@@ -189,7 +189,7 @@ fn what_is_wrong_is_named_by_its_place() {
         (
             "server: a, insecure-skip-tls-verify: true, certificate-authority: ca",
             "",
-            "f0: clusters[k].cluster.insecure-skip-tls-verify: true together with f0: clusters[k].cluster.certificate-authority:",
+            "f0: clusters[k].cluster.insecure-skip-tls-verify: true, together with f0: clusters[k].cluster.certificate-authority:",
         ),
         (
             "server: a, certificate-authority-data: '!'",
@@ -200,7 +200,7 @@ fn what_is_wrong_is_named_by_its_place() {
         (
             "server: a",
             "token: {s3cret: x}",
-            "f0: users[u].user.token: is a mapping: expected a string",
+            "f0: users[u].user.token: expected a string, found a mapping",
         ),
         ("server: a", "tokenFile: absent", "f0: users[u].user.tokenFile: /"),
         ("server: a", "tokenFile: empty", "f0: users[u].user.tokenFile: /"),
@@ -212,12 +212,12 @@ fn what_is_wrong_is_named_by_its_place() {
         (
             "server: a",
             "client-key: k",
-            "f0: users[u].user.client-certificate: missing, but there is f0: users[u].user.client-key:",
+            "f0: users[u].user.client-certificate: missing, but f0: users[u].user.client-key is given",
         ),
         (
             "server: a",
             "client-certificate: k",
-            "f0: users[u].user.client-key: missing, but there is",
+            "f0: users[u].user.client-key: missing, but f0: users[u].user.client-certificate is given",
         ),
     ] {
         fails(&[&config(cluster, user)], message);
@@ -231,28 +231,31 @@ fn what_is_no_kubeconfig_is_refused() {
     for (text, message) in [
         (String::new(), "f0: is empty: expected a kubeconfig"),
         ("# nothing\n".to_owned(), "f0: is empty"),
-        ("s3cret".to_owned(), "f0: it is a text: expected a kubeconfig in YAML or JSON"),
-        ("- s3cret".to_owned(), "f0: it is a list: "),
+        (
+            "s3cret".to_owned(),
+            "f0: expected a mapping, found a string: expected a kubeconfig in YAML or JSON",
+        ),
+        ("- s3cret".to_owned(), "f0: expected a mapping, found a list: "),
         ("a: b: s3cret".to_owned(), "f0: line 1, column "),
         (good.clone() + "---\na: b\n", "f0: line 8, column 1: a second document: expected one"),
         ("kind: Secret".to_owned(), "f0: kind: it is \"Secret\", and no \"Config\""),
-        ("{}".to_owned(), "f0: current-context: missing: name the context to use: there is none"),
+        ("{}".to_owned(), "f0: current-context: missing: set it to one of: (the list is empty)"),
         (
             without("current-context: c\n"),
             "f0: current-context: missing: name the context to use: \"c\"",
         ),
         (
             good.replace("context: c\n", "context: d\n"),
-            "f0: current-context: there is no \"d\" in contexts: name one that there is: \"c\"",
+            "f0: current-context: \"d\" not found in contexts: expected one of: \"c\"",
         ),
         (
             good.replace("cluster: k,", "cluster: l,"),
-            "f0: contexts[c].context.cluster: there is no \"l\" in clusters",
+            "f0: contexts[c].context.cluster: \"l\" not found in clusters",
         ),
         (without("cluster: k, "), "f0: contexts[c].context.cluster: missing"),
         (
             good.replace("user: u,", "user: v,"),
-            "f0: contexts[c].context.user: there is no \"v\" in users",
+            "f0: contexts[c].context.user: \"v\" not found in users",
         ),
         (
             good.replace("users: [", "users: [{name: u, user: {}}, "),
@@ -260,15 +263,15 @@ fn what_is_no_kubeconfig_is_refused() {
         ),
         (
             good.replace("users: [{name: u, user: {token: s3cret}}]", "users: {u: x}"),
-            "f0: users: is a mapping: expected a list",
+            "f0: users: expected a list, found a mapping",
         ),
         (
             good.replace("{token: s3cret}", "s3cret"),
-            "f0: users[u].user: is a text: expected a mapping",
+            "f0: users[u].user: expected a mapping, found a string",
         ),
         (
             good.replace("current-context: c", "current-context: [c]"),
-            "f0: current-context: is a list: expected a string",
+            "f0: current-context: expected a string, found a list",
         ),
     ] {
         fails(&[&text], message);

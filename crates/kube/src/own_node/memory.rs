@@ -104,6 +104,7 @@ impl CachedAnswer {
     /// The age, in words.
     pub(super) fn when(&self) -> String {
         match self.since() {
+            Some(since) if since.as_secs() > 0 => format!("{}s ago", since.as_secs()),
             Some(since) => format!("{since:?} ago"),
             None => "at an unknown time (the clock was set back)".to_owned(),
         }

@@ -121,7 +121,7 @@ fn what_the_node_says_now_is_read_after_the_minute() {
     site.age_out("k8snet");
     for _ in 0..2 {
         let (code, text) = site.select(&annotated).failure();
-        assert!(code == 7 && text.contains("\"blah\" is no CIDR"), "{code}: {text}");
+        assert!(code == 7 && text.contains("invalid CIDR \"blah\""), "{code}: {text}");
     }
     knows_nothing(&site, &annotated);
     let mut by_cidrs = site.network();
@@ -134,7 +134,7 @@ fn what_the_node_says_now_is_read_after_the_minute() {
     site.kube.delete_node("changing");
     site.age_out("by-cidrs");
     let (code, text) = site.select(&by_cidrs).failure();
-    assert!(code == 103 && text.contains("no node changing"), "{code}: {text}");
+    assert!(code == 103 && text.contains("node changing not found"), "{code}: {text}");
     knows_nothing(&site, &by_cidrs);
 }
 

@@ -166,7 +166,7 @@ fn a_node_that_has_the_hosts_name_and_is_another_machine_is_passed_over() {
     let (subnets, log) = lost.found();
     assert_eq!(subnets, ["10.5.2.0/24"]);
     assert!(
-        log.contains("[WARN]") && log.contains("another machine-id (1d-of-the-other)"),
+        log.contains("[WARN]") && log.contains("machine-id 1d-of-the-other of another machine"),
         "{log}"
     );
     assert!(log.contains("this is node the-real"), "{log}");
@@ -179,7 +179,7 @@ fn a_node_of_the_hosts_name_is_taken_where_no_other_has_the_machine_id() {
     let mut seen = 0;
     let (subnets, log) = lost.found();
     assert_eq!(subnets, ["10.6.1.0/24"]);
-    assert!(log.contains("this is node container-like nevertheless"), "{log}");
+    assert!(log.contains("this is node container-like, despite its machine-id"), "{log}");
     assert_eq!(lost.requests(&mut seen).len(), 2);
     // It is not remembered: its own node may still come.
     lost.found();
@@ -197,7 +197,7 @@ fn the_hosts_name_is_enough_where_nothing_may_be_listed() {
     }
     let (subnets, log) = Lost::allowed(named.id("1d-strange"), &["get"]).found();
     assert_eq!(subnets, ["10.7.1.0/24"]);
-    assert!(log.contains("nevertheless") && log.contains("(403)"), "{log}");
+    assert!(log.contains("despite its machine-id") && log.contains("(403)"), "{log}");
 }
 
 #[test]
@@ -235,7 +235,8 @@ fn a_machine_that_is_no_node_is_told_what_was_looked_for() {
         let (code, text) = lost.select().failure();
         assert_eq!(code, 103, "{text}");
         let id = machine.id.unwrap_or_default();
-        for part in ["this machine is no node", &machine.host_name, &id, "nodeName", "NODE_NAME"] {
+        for part in ["this machine is not a node", &machine.host_name, &id, "nodeName", "NODE_NAME"]
+        {
             assert!(text.contains(part), "{part:?}: {text}");
         }
         assert!(!lost.site.memory("k8snet").exists());
@@ -258,14 +259,14 @@ fn a_name_that_was_said_is_not_searched_for() {
     make(&[node("not-said", "10.9.1.0/24").machine_id("1d-said")]);
     let (code, text) = found_nothing(&lost, Some("gone-1"));
     let file = lost.site.kubeconfig_path().display().to_string();
-    assert!(code == 103 && text.contains("no node gone-1"), "{code}: {text}");
+    assert!(code == 103 && text.contains("node gone-1 not found"), "{code}: {text}");
     assert!(text.contains("NODE_NAME names it") && text.contains(&file), "{text}");
     let mut seen = 0;
     assert_eq!(lost.requests(&mut seen), ["get /api/v1/nodes/gone-1 404"]);
     let mut named = lost;
     named.network["ipam"]["nodeName"] = "gone-2".into();
     let (_, text) = found_nothing(&named, None);
-    assert!(text.contains("no node gone-2") && text.contains("nodeName names it"), "{text}");
+    assert!(text.contains("node gone-2 not found") && text.contains("nodeName names it"), "{text}");
     assert_eq!(named.requests(&mut seen), ["get /api/v1/nodes/gone-2 404"]);
 }
 
@@ -278,7 +279,7 @@ fn what_no_node_can_be_called_is_refused_and_nothing_asked() {
     let lost = Lost::on(Machine::named("elsewhere"));
     for odd in ["absent/status", "../../pods/x?y=z", "Absent", "a b", "-", ".."] {
         let network = with(&lost.network, "nodeName", odd);
-        lost.site.fails(&network, 7, &["nodeName", odd, "no name of a node"]);
+        lost.site.fails(&network, 7, &["nodeName", odd, "invalid node name"]);
     }
     assert!(lost.site.requests().is_empty());
 }
@@ -307,7 +308,7 @@ fn a_remembered_node_that_has_become_another_machine_is_looked_for_again() {
     assert_eq!(lost.found().0, ["10.11.1.0/24"]);
     Kube::shared().set_machine_id("reused", "1d-second");
     let (code, text) = lost.select().failure();
-    assert!(code == 103 && text.contains("this machine is no node"), "{code}: {text}");
+    assert!(code == 103 && text.contains("this machine is not a node"), "{code}: {text}");
 }
 
 #[test]

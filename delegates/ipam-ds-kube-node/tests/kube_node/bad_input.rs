@@ -58,22 +58,22 @@ fn an_annotation_that_is_of_no_use_is_told_with_what_was_expected() {
     for (text, part) in [
         ("", "no subnet"),
         (" ", "no subnet"),
-        ("blah", "\"blah\" is no CIDR"),
-        ("10.0.0.0", "\"10.0.0.0\" is no CIDR"),
-        ("10.0.0.0/33", "\"10.0.0.0/33\" is no CIDR"),
-        ("10.0.0.0/24,", "\"\" is no CIDR"),
-        ("10.0.0.0/24 fd00::/96", "is no CIDR"),
-        (r#""ranges": [[{"subnet": "172.16.5.0/24"}]]"#, "is no CIDR"),
-        ("$(touch /tmp/x)", "is no CIDR"),
-        ("10.0.0.0/24,fd00::/96,10.1.0.0/24", "3 subnets"),
-        ("10.0.0.0/24,10.1.0.0/24", "are of one family"),
-        ("fd00::/96,fd01::/96", "are of one family"),
+        ("blah", "invalid CIDR \"blah\""),
+        ("10.0.0.0", "invalid CIDR \"10.0.0.0\""),
+        ("10.0.0.0/33", "invalid CIDR \"10.0.0.0/33\""),
+        ("10.0.0.0/24,", "invalid CIDR \"\""),
+        ("10.0.0.0/24 fd00::/96", "invalid CIDR"),
+        (r#""ranges": [[{"subnet": "172.16.5.0/24"}]]"#, "invalid CIDR"),
+        ("$(touch /tmp/x)", "invalid CIDR"),
+        ("10.0.0.0/24,fd00::/96,10.1.0.0/24", "found 3 subnets"),
+        ("10.0.0.0/24,10.1.0.0/24", "have the same family"),
+        ("fd00::/96,fd01::/96", "have the same family"),
         ("10.0.0.5/24", "host bits"),
         ("10.9.0.0/31", "too small"),
         ("10.9.0.1/32", "too small"),
         ("fd00::/127", "too small"),
         ("::ffff:10.0.0.0/120", "::ffff:10.0.0.0/120"),
-        ("0.0.0.0/0,::/0/0", "is no CIDR"),
+        ("0.0.0.0/0,::/0/0", "invalid CIDR"),
     ] {
         site.kube.annotate_node("annotations", NAME, Some(text));
         // What was read last has been right as far as the node goes.
@@ -101,9 +101,9 @@ fn a_node_that_is_strangely_written_is_told_by_its_place() {
     for (spec, part) in [
         (json!({"podCIDRs": "10.0.0.0/24"}), "no subnet"),
         (json!({"podCIDRs": [7, null]}), "no subnet"),
-        (json!({"podCIDRs": ["10.0.0.0/24", "10.1.0.0/24"]}), "one family"),
-        (json!({"podCIDRs": ["10.0.0.0/24\u{0}"]}), "is no CIDR"),
-        (json!({"podCIDRs": [""]}), "is no CIDR"),
+        (json!({"podCIDRs": ["10.0.0.0/24", "10.1.0.0/24"]}), "have the same family"),
+        (json!({"podCIDRs": ["10.0.0.0/24\u{0}"]}), "invalid CIDR"),
+        (json!({"podCIDRs": [""]}), "invalid CIDR"),
         (Value::Null, "no subnet"),
     ] {
         let node = json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "strange"}, "spec": spec});

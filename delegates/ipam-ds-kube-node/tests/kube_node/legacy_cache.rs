@@ -28,12 +28,12 @@ fn it_serves_while_the_server_is_away_and_nothing_is_remembered() {
     site.calls_nobody();
     let outcome = site.call_briefly("ADD", "c1", &network);
     let file = site.world.path("data/kube-node.json").display().to_string();
-    for part in ["[WARN]", "as kube-node left them", &file, "does not answer"] {
+    for part in ["[WARN]", "using kube-node's file", &file, "does not answer"] {
         assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
     }
     assert_eq!(outcome.ips(), ["10.77.0.2/24"]);
     let told = site.select_briefly(&network).json();
-    assert_eq!(told["remembered"], format!("spec.podCIDRs, as kube-node left them in {file}"));
+    assert_eq!(told["remembered"], format!("spec.podCIDRs, from kube-node's file {file}"));
     // It is not taken for what the server has said.
     assert!(!site.memory("k8snet").exists());
     site.calls_home();

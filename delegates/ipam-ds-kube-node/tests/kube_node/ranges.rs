@@ -76,7 +76,7 @@ fn ranges_of_the_runtime_are_not_used() {
     let mut network = site.network();
     network["runtimeConfig"] = json!({"ipRanges": [[{"subnet": "10.9.0.0/24"}]]});
     let outcome = site.call("ADD", "c1", &network);
-    assert!(outcome.stderr.contains("runtimeConfig.ipRanges is not used"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("runtimeConfig.ipRanges is ignored"), "{}", outcome.stderr);
     assert_eq!(outcome.ips(), ["11.0.1.2/24", "1100:0:0:1::2/64"]);
 }
 

@@ -196,7 +196,7 @@ fn nothing_in_an_annotation_runs() {
         let (code, error) = refused(&site, &text.replace("HERE", here.to_str().unwrap()));
         assert_eq!(code, 7, "{text}: {error}");
         assert!(error.starts_with("invalid JSON: "), "{text}: {error}");
-        assert!(error.contains(r#"as in "ranges": [[{"subnet": "#), "{text}: {error}");
+        assert!(error.contains(r#"for example "ranges": [[{"subnet": "#), "{text}: {error}");
         // Nothing was put in for what stands for something else.
         assert!(!error.contains("/usr/sbin"), "{text}: {error}");
         assert_untouched(&site);
@@ -461,7 +461,7 @@ fn a_network_that_names_no_annotation_or_a_machine_that_is_no_node_is_told() {
     site.kube.delete_node(&site.node);
     let (code, error) = site.call("ADD", "c1").failure();
     assert_eq!(code, 103, "{error}");
-    let said = format!("{SELECTOR}: there is no node {} in the cluster of ", site.node);
+    let said = format!("{SELECTOR}: node {} not found in the cluster of ", site.node);
     assert!(error.starts_with(&said) && error.contains("nodeName names it"), "{error}");
     assert_untouched(&site);
 }

@@ -118,7 +118,7 @@ fn what_was_read_last_counts_whatever_its_age() {
     fs::write(&memory, noted.to_string()).unwrap();
     site.call_with("CHECK", "c1", &with_result(&network, "16.0.0.3/24")).success();
     let outcome = site.call("DEL", "c1");
-    assert!(outcome.stderr.contains("as it was read last"), "{outcome:?}");
+    assert!(outcome.stderr.contains("using the last value read"), "{outcome:?}");
     outcome.success();
     assert_eq!(held(&site.host.path("/var/lib/cni/elsewhere")), ["16.0.0.2"]);
     // What was read last is judged by the folders of now.

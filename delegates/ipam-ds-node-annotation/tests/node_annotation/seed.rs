@@ -154,7 +154,7 @@ fn an_error_is_printed_in_the_form_of_cni() {
         assert!(code == 11 && error.starts_with("FAILED: "), "{error}");
         let unknown = site.typed(&program, &["frob"], "");
         assert_eq!((unknown.exit, unknown.stdout.as_str()), (Some(1), ""));
-        assert!(unknown.stderr.contains("\"frob\" is no command"), "{unknown:?}");
+        assert!(unknown.stderr.contains("unknown command \"frob\""), "{unknown:?}");
     }
     assert_eq!(site.asked(), 0);
 }
