@@ -110,7 +110,8 @@ fn a_list_of_nodes() {
         assert_fits(&text, what);
     }
     // A server may ignore the limit that it is asked for, within reason.
-    for (count, told) in [(500, "is no node of the cluster"), (501, "gives more than 500 objects")]
+    for (count, told) in
+        [(500, "is not a node of the cluster"), (501, "sent more than 500 objects")]
     {
         let server = kube("", &list(&vec![node("x", "", "{}"); count].join(",")));
         let (_, text) = select(&World::new(), "ipam-ds-kube-node", &server, None).failure();
@@ -120,7 +121,7 @@ fn a_list_of_nodes() {
     let pad = format!(r#","labels":{{"a":"{}"}}"#, text("x", 400_000));
     let server = kube("", &list(&many(&node("x", &pad, "{}"), 40 * 400_000)));
     let (_, text) = select(&World::new(), "ipam-ds-kube-node", &server, None).failure();
-    assert!(text.contains("this machine is no node of the cluster"), "{text}");
+    assert!(text.contains("this machine is not a node of the cluster"), "{text}");
 }
 
 #[test]
