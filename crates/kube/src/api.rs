@@ -45,7 +45,7 @@ pub struct ApiChange<'a> {
     pub body: &'a [u8],
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApiOutcome<T> {
     /// It was done, and this is what the server answered: the object, for DELETE that or a Status.
@@ -116,7 +116,7 @@ impl Kube {
         Ok(Self { client, credentials })
     }
 
-    /// What tells the cluster from others: the CA that signs for its API servers, else the server's
+    /// The identity of the cluster: a hash of the CA that signs for its API servers, else the server's
     /// URL.
     ///
     /// # Errors
@@ -130,10 +130,10 @@ impl Kube {
         self.credentials.namespace.as_deref()
     }
 
-    /// Reads an object; `None` when there is none of this name.
+    /// Reads an object; `None` if no object has this name.
     ///
     /// # Errors
-    /// The server is unreachable or refuses, see the crate; its answer is no such object.
+    /// The server is unreachable or refuses, see the crate; its answer is another object.
     pub fn get<T: DeserializeOwned>(&mut self, resource: &Resource<'_>) -> Result<Option<T>> {
         let context = RequestContext::new(&self.client, &self.credentials, Method::Get, resource);
         let answer = self.client.read(&request(&resource.path(), OBJECT));
@@ -151,13 +151,13 @@ impl Kube {
         parse(&answer.body).map(Some).map_err(|error| context.not_understood(error))
     }
 
-    /// Reads objects of a kind in pages, until `each` breaks off. Each is shown as soon as it is
-    /// read. Where a connection breaks, or the server has forgotten the list between two pages,
-    /// what was shown is shown once more.
+    /// Reads the objects of a kind in pages, and passes each to `each` at once, until that breaks
+    /// off. If a connection breaks, or the list expires between two pages, `each` gets the objects
+    /// once more.
     ///
     /// # Errors
-    /// The server is unreachable or refuses, see the crate; it has no such kind; its answer is no list,
-    /// or a page has more than 500 objects. What was shown before an error is of no list then.
+    /// The server is unreachable or refuses, see the crate; it does not serve the kind; its
+    /// answer is not a list, or a page has more than 500 objects. Discard the objects of before then.
     pub fn list<T: DeserializeOwned>(
         &mut self,
         list: &List<'_>,
@@ -294,7 +294,7 @@ fn parse<T: DeserializeOwned>(
     })
 }
 
-/// What every object and list has.
+/// The members that every object and list has.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ObjectHead {

@@ -16,9 +16,9 @@ pub(super) struct KubeCredentials {
     /// With its path.
     pub token: Option<(String, Secret)>,
     pub namespace: Option<String>,
-    /// Where the server's address is written.
+    /// The path of the server's address.
     pub server_path: String,
-    /// Where the CA is written, or would be.
+    /// The path of the CA, also if it is missing.
     pub ca_path: String,
 }
 

@@ -187,7 +187,7 @@ impl KubeconfigFile {
 }
 
 impl<'a> KubeconfigSection<'a> {
-    /// Where a member is, as errors name it.
+    /// The path of a member, as errors name it.
     pub(super) fn path(&self, key: &str) -> String {
         let dot = if self.location.is_empty() { "" } else { "." };
         format!("{}: {}{dot}{key}", self.document.origin, self.location)

@@ -9,14 +9,14 @@ use ipam_servers::{Client, HttpAnswer, Method, Secrets};
 pub struct ApiRefusal {
     /// The reason.
     pub reason: RefusalReason,
-    /// What the server said.
+    /// The server's words.
     pub message: String,
 }
 
 /// The reason of an [`ApiRefusal`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalReason {
-    /// There is no such object, or no namespace to put it into (404).
+    /// The object, or the namespace for it, does not exist (404).
     NotFound,
     /// An object of this name exists (409, AlreadyExists).
     AlreadyExists,
@@ -79,7 +79,7 @@ impl<'a> RequestContext<'a> {
         Some(ApiRefusal { reason, message: self.secrets.shown(status.message.as_bytes()) })
     }
 
-    /// Whether a 404 says that there is no such object.
+    /// Whether a 404 says that the object does not exist.
     pub(super) fn is_absent(&self, answer: &HttpAnswer) -> bool {
         ApiStatus::parse(&answer.body)
             .is_some_and(|status| status.reason == "NotFound" && self.is_about_an_object(&status))

@@ -9,7 +9,7 @@ pub struct Resource<'a> {
     pub group: &'a str,
     /// The version of the group, as in `v1`.
     pub version: &'a str,
-    /// The kind as it stands in paths and rules, as in `nodes`.
+    /// The kind as paths and rules write it, for example `nodes`.
     pub plural: &'a str,
     /// The namespace; none where the kind has none, or for all of them.
     pub namespace: Option<&'a str>,

@@ -9,7 +9,7 @@ use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_servers::ConfigFile;
 
-/// Where the credentials for a Kubernetes API server come from. No file is read yet.
+/// The source of the credentials for a Kubernetes API server. No file is read yet.
 #[derive(Clone, Debug)]
 pub struct CredentialsSource {
     origin: CredentialsOrigin,
@@ -28,7 +28,7 @@ enum CredentialsOrigin {
     Home(PathBuf),
 }
 
-/// Where Kubernetes puts the service account of a pod.
+/// The folder in which a pod has its service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 const LIST: &str = "KUBECONFIG";
@@ -44,7 +44,7 @@ impl CredentialsSource {
     /// `~/.kube/config`.
     ///
     /// # Errors
-    /// Error 7: there is no source.
+    /// Error 7: no source is found.
     pub fn find(named: Option<ConfigFile>, environment: &Environment) -> Result<Self> {
         Self::find_in(Path::new(SERVICE_ACCOUNT), named, environment)
     }

@@ -11,12 +11,12 @@ pub(super) struct ApiStatus {
     pub details: Option<StatusDetails>,
 }
 
-/// What a [`ApiStatus`] is about.
+/// The subject of an [`ApiStatus`].
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StatusDetails {
     pub name: String,
-    /// What is wrong with an object.
+    /// The faults of an object.
     pub causes: Vec<IgnoredAny>,
 }
 

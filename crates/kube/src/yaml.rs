@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span};
 
-/// A value of YAML, or of JSON, which is YAML. Every scalar but null is a string; its reader decides
-/// whether it is a number: a number in the place of a name is that name.
+/// A value of YAML, or of JSON, which is YAML. Every scalar except null is a string, so a number as a
+/// name stays as it is written.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum YamlNode {
     Null,

@@ -12,7 +12,7 @@ use crate::server_status::{ServerStatus, ServerStatuses};
 ///
 /// A connection belongs to one server of the list.
 pub trait Transport<R> {
-    /// What a server answers.
+    /// The answer of a server.
     type Answer;
 
     /// Sends a request to the server at this index of the list, and takes `patience` at most. Each
@@ -33,7 +33,7 @@ pub trait Transport<R> {
     }
 }
 
-/// The servers of a service, of which one that answers is as good as another.
+/// The equivalent servers of a service.
 #[derive(Debug)]
 pub struct Service {
     /// Its name in errors, before the word "server", as in `Consul`.
@@ -113,7 +113,7 @@ impl<T> Failover<T> {
         self.first
     }
 
-    /// Begins with this server, if it is one of them.
+    /// Begins with this server, if the list has it.
     pub fn prefer(&mut self, server: &str) {
         if let Some(index) = self.service.servers.iter().position(|other| other == server) {
             self.first = index;
@@ -139,7 +139,7 @@ impl<T> Failover<T> {
     }
 
     /// Sends a request that changes nothing to one server after another, round after round, until one
-    /// answers or the time is over.
+    /// answers or the deadline has passed.
     ///
     /// # Errors
     /// No server answers in time; every server rejects it; the service refuses; the answer cannot be
@@ -323,7 +323,7 @@ impl<T> fmt::Debug for Failover<T> {
     }
 }
 
-/// What to do after a server that sent no answer.
+/// The step after a server that sent no answer.
 enum AfterFailure {
     /// Ask the next server.
     Server,

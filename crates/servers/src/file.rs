@@ -3,10 +3,10 @@ use std::path::Path;
 
 pub(crate) use ipam_kit::host::read_regular as read;
 
-/// A regular file as UTF-8 text; bounded, and never waiting as a pipe would.
+/// Reads a regular file of at most 1 MiB as UTF-8 text. It never waits, as it would for a pipe.
 ///
 /// # Errors
-/// It cannot be read, or is not text.
+/// The file cannot be read, or is not UTF-8.
 pub fn read_text(file: &Path) -> io::Result<String> {
     String::from_utf8(read(file)?).map_err(|_| io::Error::other("it is not UTF-8 text"))
 }

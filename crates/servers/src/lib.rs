@@ -1,7 +1,7 @@
-//! What delegates share to reach servers: an ordered list of equivalent servers, deadlines, TLS,
-//! secrets, and what a failure means for a request.
+//! The way of delegates to servers: an ordered list of equivalent servers, deadlines, TLS,
+//! secrets, and the meaning of a failure for a request.
 //!
-//! A delegate whose source or store is a server depends on this package; `ipam-kube` stands on it.
+//! A delegate whose source or store is a server depends on this package, and so does `ipam-kube`.
 //! [`ServerSection`] reads the settings that such delegates have in common.
 //!
 //! # Failover

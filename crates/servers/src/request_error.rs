@@ -12,7 +12,7 @@ pub struct RequestError {
     pub(crate) wait: Option<Duration>,
 }
 
-/// What became of the request.
+/// The outcome of the request.
 #[derive(Debug)]
 pub(crate) enum Kind {
     NotDone(String),

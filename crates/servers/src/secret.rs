@@ -7,7 +7,7 @@ use ipam_kit::error::{Error, Result};
 /// A file that the configuration names.
 #[derive(Clone, Debug)]
 pub struct ConfigFile {
-    /// Where it names it, as in `ipam.server.certFile`.
+    /// The path of the key, for example `ipam.server.certFile`.
     pub path: String,
     /// The file.
     pub file: PathBuf,

@@ -14,7 +14,7 @@ use super::secret::{ConfigFile, Secret};
 use super::server::Server;
 use super::tls::Tls;
 
-/// What `ipam` says of how a delegate reaches its servers: the names of the keys and variables.
+/// The keys of `ipam` and the variables by which a delegate reaches its servers.
 ///
 /// The URLs of the servers are beside the section. In it are [`ServerSection::KEYS`], which mean the same
 /// for every delegate, and the delegate's own keys:
@@ -59,7 +59,7 @@ use super::tls::Tls;
 /// ```
 #[derive(Debug)]
 pub struct ServerSection {
-    /// What errors call the service, as in `Consul`.
+    /// The service's name in errors, for example `Consul`.
     pub service: &'static str,
     /// The key of `ipam` with the URLs of the servers.
     pub servers: &'static str,
@@ -75,16 +75,16 @@ pub struct ServerSection {
     pub token_file: Option<&'static str>,
 }
 
-/// What `ipam` says of how to reach servers.
+/// The settings to reach servers.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
     /// At least one.
     pub servers: Vec<Server>,
     /// The token to show.
     pub token: Option<Secret>,
-    /// Whom to trust, and as whom to call.
+    /// The CA to trust, and the client's certificate.
     pub tls: Tls,
-    /// How long to go on after the first trouble.
+    /// How long to retry after the first failure.
     pub timeout: Duration,
 }
 
@@ -117,7 +117,7 @@ impl ServerSection {
     /// section comes before that of the environment, which a runtime scrubs at times.
     ///
     /// # Errors
-    /// There is no server, or a URL is invalid; a key of the section is unknown or has a value of
+    /// No server is given, or a URL is invalid; a key of the section is unknown or has a value of
     /// the wrong type; there are two tokens, or its file cannot be read; of a certificate and its
     /// key, one is missing; the timeout is malformed.
     pub fn read<Own: DeserializeOwned>(
@@ -218,10 +218,10 @@ pub fn both_or_neither<A, B>(
         .advise("give both or neither"))
 }
 
-/// Reads how long to go on after the first trouble; 10 seconds where nothing is said.
+/// Reads how long to retry after the first failure; 10 seconds by default.
 ///
 /// # Errors
-/// It is malformed; `path` is its place.
+/// The text is malformed; `path` names it in the error.
 pub fn parse_timeout(text: Option<&str>, path: &str) -> Result<Duration> {
     let Some(text) = text else { return Ok(TIMEOUT) };
     parse_duration(text).ok_or_else(|| {

@@ -21,7 +21,7 @@ impl Server {
     /// of its scheme.
     ///
     /// # Errors
-    /// There is no server, or a URL is invalid; the error names its path below `path`.
+    /// No server is given, or a URL is invalid; the error names its path below `path`.
     pub fn parse_all(
         texts: &[String],
         path: &str,

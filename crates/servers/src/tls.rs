@@ -24,7 +24,7 @@ pub struct Pem {
     pub source: PemSource,
 }
 
-/// Where PEM comes from.
+/// The source of PEM.
 #[derive(Clone)]
 pub enum PemSource {
     /// A file, read when a connection is made.

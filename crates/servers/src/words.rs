@@ -1,8 +1,8 @@
-//! What every transport says in the same words.
+//! Texts that every transport uses.
 
 use std::time::Duration;
 
-/// No connection in time.
+/// The text for a connection that timed out.
 pub const NOT_CONNECTED: &str = "connection timed out";
 
 /// Advice about a server that should speak TLS and does not.
@@ -19,7 +19,7 @@ pub const WITH_TLS: &str = "the server speaks TLS: use https://";
 pub const NOT_VALID_NOW: &str =
     "the server's certificate is not valid at this time, or this machine's clock is wrong";
 
-/// The alerts by which a server refuses a client's certificate, before it reads any request.
+/// The TLS alerts by which a server refuses a client's certificate before it reads any request.
 pub const REFUSALS: [&str; 7] = [
     "AccessDenied",
     "BadCertificate",
@@ -30,7 +30,7 @@ pub const REFUSALS: [&str; 7] = [
     "UnsupportedCertificate",
 ];
 
-/// No answer in the time that the server was given.
+/// The text for a server that did not answer within `patience`.
 pub fn no_answer_within(patience: Duration) -> String {
     format!("no answer within {}ms", patience.as_millis())
 }

@@ -20,7 +20,7 @@ pub(crate) const KEYS: &[Key] = &[
 const OWN: &[Key] =
     &[Key::Value("annotation"), Key::Value("ipv4-namespaces"), Key::Value("dataDir")];
 
-/// What this delegate reads of `ipam`, beside the keys that say how to find the node.
+/// The keys of `ipam` that this delegate reads, without those that find the node.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct KubeNodeConfig {

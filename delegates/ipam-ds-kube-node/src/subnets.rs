@@ -11,7 +11,7 @@ use serde_json::Value;
 /// commas.
 ///
 /// # Errors
-/// There is no subnet, more than two, or two of one family; a subnet is no CIDR.
+/// No subnet, more than two, or two of one family; an invalid CIDR.
 pub(crate) fn read(node: &NodeObject, annotation: Option<&str>) -> Result<Vec<String>> {
     let path = path(annotation);
     let subnets = match annotation {

@@ -35,7 +35,7 @@ of /etc/cni/node-annotation.conf (or of the file in $NODE_ANNOTATION_CFG), $KUBE
 service account, ~/.kube/config. ipam-ds-node-annotation has the same commands; its ipam prints.
 ";
 
-/// Expands the arguments: none mean `ipam`, which reads stdin, and commands for programs fail with
+/// Expands the arguments: no argument means `ipam`, which reads stdin. Commands for programs fail with
 /// an error object.
 pub(crate) fn expand_args(mut typed: Vec<OsString>) -> Vec<OsString> {
     if typed.is_empty() {
@@ -85,7 +85,7 @@ pub(crate) fn answer(call: &CliCall) -> Result<String> {
     }
 }
 
-/// The configuration as the next delegate gets it.
+/// Prints the configuration as the next delegate gets it.
 fn ipam(call: &CliCall) -> Result<String> {
     let mut network = parse_object(&call.stdin, "the network configuration on stdin")?;
     let ipam = network.get("ipam").cloned().unwrap_or_default();
@@ -101,7 +101,7 @@ fn ipam(call: &CliCall) -> Result<String> {
     Ok(format!("{:#}\n", Value::Object(network)))
 }
 
-/// The settings in the annotation of this node, without `type`, which is that of the next program.
+/// The settings in the annotation of this node, without `type`, which the next program sets.
 fn read_settings(call: &CliCall, settings: NodeSettings, name: &str) -> Result<Map<String, Value>> {
     let node = open(call, settings)?.read()?;
     let value = value_of(node.annotation(name), &node.name, name)?;

@@ -13,7 +13,7 @@ use serde_json::Value;
 /// The content of the file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
-    /// How to find the node.
+    /// The settings that find the node.
     pub settings: NodeSettings,
     /// The program after this delegate: a path, or a command.
     pub next: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! Puts the settings of an annotation of the node object in the place of `ipam`.
+//! Replaces `ipam` by the settings in an annotation of the node object.
 
 use std::ffi::OsString;
 
@@ -88,7 +88,7 @@ fn choose(
     Ok(Selection { remembered, ..selection })
 }
 
-/// Uses what was remembered last, whatever its age: a DEL and a CHECK go on without an answer.
+/// Uses the last remembered annotation, of any age: DEL and CHECK need no answer of the API server.
 fn recall(
     config: &AnnotationConfig,
     conf: &Conf,
@@ -196,7 +196,7 @@ fn releases(request: &Request) -> bool {
     matches!(request.verb, Verb::Del | Verb::Gc)
 }
 
-/// Whether `ranges` has ranges in the place of range sets; the next program rejects them.
+/// Whether `ranges` is a flat list of ranges instead of range sets; the next program rejects it.
 fn is_flat(settings: &Map<String, Value>) -> bool {
     let sets = settings.get("ranges").and_then(Value::as_array);
     sets.is_some_and(|sets| sets.iter().any(Value::is_object))

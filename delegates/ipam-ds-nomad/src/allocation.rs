@@ -46,7 +46,7 @@ struct GroupNetwork {
 const POOL: &str = "network-pool";
 const ADDRESS: &str = "network-ip";
 
-/// What the group of an allocation asks for.
+/// The pool and address that the group of an allocation requests.
 #[derive(Debug)]
 pub(crate) struct RequestedPool {
     /// The network that its group names, without `cni/`.

@@ -38,7 +38,7 @@ struct NomadSection {
     region: Option<String>,
 }
 
-/// How to reach Nomad, and where in it the allocations are.
+/// The settings to reach Nomad, with the namespace and region of the allocations.
 #[derive(Debug)]
 pub(crate) struct NomadStore {
     pub access: Access,
@@ -47,7 +47,7 @@ pub(crate) struct NomadStore {
 }
 
 impl NomadConfig {
-    /// How to reach Nomad, by the configuration; the token may be in the call's environment.
+    /// Reads the settings from the configuration; the token may be in the call's environment.
     ///
     /// # Errors
     /// As [`ServerSection::read`].

@@ -12,8 +12,8 @@ pub(crate) struct AllocationQuery {
 }
 
 impl AllocationQuery {
-    /// Reads it from a request: the container id is that of the allocation. Namespace and region in
-    /// Nomad's own `CNI_ARGS` come before those of the configuration.
+    /// Reads it from a request: the container id is the allocation's. Namespace and region in
+    /// Nomad's own `CNI_ARGS` replace those of the configuration.
     ///
     /// # Errors
     /// Neither the container id nor `NOMAD_ALLOC_ID` is the id of an allocation: code 4.

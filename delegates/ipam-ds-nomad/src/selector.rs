@@ -76,7 +76,7 @@ fn check_leader(client: &mut Client, region: &Option<String>) -> Result<()> {
     Ok(())
 }
 
-/// The leader's address; empty if there is none.
+/// The leader's address; empty without a leader.
 fn leader(answer: &HttpAnswer) -> Result<String> {
     serde_json::from_slice(&answer.body).map_err(|error| {
         Error::new(

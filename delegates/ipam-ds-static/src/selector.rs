@@ -3,7 +3,7 @@ use ipam_kit::keys::Key;
 use ipam_kit::{Error, Request, Result, Selection, Selector};
 use serde::de::IgnoredAny;
 
-/// Chooses what `ipam` and `runtimeConfig` say. It keeps no state and asks nobody.
+/// The selector of pools in `ipam` and `runtimeConfig`. It keeps no state and sends no request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Static;
 

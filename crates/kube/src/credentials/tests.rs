@@ -238,12 +238,9 @@ fn what_is_no_kubeconfig_is_refused() {
         ("- s3cret".to_owned(), "f0: expected a mapping, found a list: "),
         ("a: b: s3cret".to_owned(), "f0: line 1, column "),
         (good.clone() + "---\na: b\n", "f0: line 8, column 1: a second document: expected one"),
-        ("kind: Secret".to_owned(), "f0: kind: it is \"Secret\", and no \"Config\""),
+        ("kind: Secret".to_owned(), "f0: kind: expected \"Config\", found \"Secret\""),
         ("{}".to_owned(), "f0: current-context: missing: set it to one of: (the list is empty)"),
-        (
-            without("current-context: c\n"),
-            "f0: current-context: missing: name the context to use: \"c\"",
-        ),
+        (without("current-context: c\n"), "f0: current-context: missing: set it to one of: \"c\""),
         (
             good.replace("context: c\n", "context: d\n"),
             "f0: current-context: \"d\" not found in contexts: expected one of: \"c\"",

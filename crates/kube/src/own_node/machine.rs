@@ -2,18 +2,18 @@ use std::path::Path;
 
 use ipam_kit::host::read_regular;
 
-/// What tells this machine from others.
+/// The identity of this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Machine {
     /// The host's name, as it is set.
     pub host_name: String,
-    /// What `/etc/machine-id` says, as the kubelet reports it in `status.nodeInfo.machineID`.
+    /// The id in `/etc/machine-id`, as the kubelet reports it in `status.nodeInfo.machineID`.
     pub ids: Vec<String>,
-    /// What a cloud may call it, in lower case: the last part of `spec.providerID`.
+    /// Its names in a cloud, in lower case: the last part of `spec.providerID`.
     pub instances: Vec<String>,
 }
 
-/// Where a cloud's name of a machine is found: cloud-init's, and the firmware's.
+/// The files with a cloud's name of a machine: cloud-init's, and the firmware's.
 const INSTANCES: [&str; 3] = [
     "var/lib/cloud/data/instance-id",
     "sys/class/dmi/id/board_asset_tag",

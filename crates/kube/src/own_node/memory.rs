@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::NodeAnswer;
 use ipam_kit::host::StateFile;
 
-/// What this machine remembers of the cluster: files in the state folder, any of which may vanish.
+/// The memory of the cluster: files in the state folder, any of which may be deleted at any time.
 #[derive(Debug)]
 pub(super) struct NodeMemory {
     folder: PathBuf,
@@ -19,7 +19,7 @@ pub(super) struct NodeMemory {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct CachedAnswer {
-    /// Which query it answers.
+    /// The query that it answers.
     pub question: String,
     /// The cluster that answered.
     pub cluster: String,
@@ -31,7 +31,7 @@ pub(super) struct CachedAnswer {
     failed: Option<u64>,
 }
 
-/// Which node this machine was found to be.
+/// The node that this machine was found to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct FoundNode {

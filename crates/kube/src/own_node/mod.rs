@@ -27,7 +27,7 @@ use settings::NodeName;
 
 pub use settings::{NodeKeys, NodeSettings};
 
-/// How to reach the API server, and by which name to look for the node.
+/// The credentials for the API server, and the name of the node.
 #[derive(Debug)]
 pub struct OwnNode {
     source: CredentialsSource,
@@ -47,26 +47,26 @@ pub struct NodeObject {
     pub object: Value,
 }
 
-/// What a network asks about the node, and how old the answer may be.
+/// A network's question about the node, and the longest age of an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeQuery<'a> {
     /// The network.
     pub network: &'a str,
-    /// What is asked for, as logs show it. Two queries of a network that differ have different
+    /// The value that is asked for, as logs show it. Two queries of a network that differ have different
     /// subjects.
     pub subject: &'a str,
-    /// How long an answer is valid.
+    /// The time for which an answer is valid.
     pub ttl: Duration,
 }
 
-/// The answer to a [`NodeQuery`], of now or from memory.
+/// The answer to a [`NodeQuery`], from the API server or from memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeAnswer<T> {
     /// The node's name.
     pub node: String,
-    /// What was asked for.
+    /// The value that was asked for.
     pub value: T,
-    /// The age of a remembered answer, in words; `None` for one of now.
+    /// The age of a remembered answer, in words; `None` for an answer of the API server.
     pub remembered: Option<String>,
 }
 
@@ -132,7 +132,7 @@ impl OwnNode {
     /// if no request reached the API server.
     ///
     /// # Errors
-    /// There are no credentials for an API server; the given name is not valid for a node.
+    /// No credentials for an API server are found; the given name is not valid for a node.
     pub fn new(
         settings: NodeSettings,
         environment: &Environment,
@@ -180,7 +180,7 @@ impl OwnNode {
     /// Reads the object of any node.
     ///
     /// # Errors
-    /// The API server is unreachable or refuses; there is no node with this name.
+    /// The API server is unreachable or refuses; no node has this name.
     pub fn read_other(&self, name: &str) -> Result<NodeObject> {
         require_node_name(name, "--node")?;
         let mut kube = self.source.open(self.unreached, self.deadline)?;
@@ -290,7 +290,7 @@ impl OwnNode {
 }
 
 /// The last answer of a network, of any age and source: for a call that may continue without asking.
-/// `subject` is that of the [`NodeQuery`].
+/// `subject` is [`NodeQuery::subject`].
 pub fn recall<T: DeserializeOwned>(
     state: &Path,
     network: &str,

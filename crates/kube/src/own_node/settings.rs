@@ -15,7 +15,7 @@ pub struct NodeSettings {
     ///
     /// [`CredentialsSource::find`]: crate::CredentialsSource::find
     pub kubeconfig: Option<ConfigFile>,
-    /// `nodeName`: the node's name, where it is to be neither guessed nor looked for.
+    /// `nodeName`: the node's name, so that no search is needed.
     pub(crate) node_name: Option<NodeName>,
     /// `cacheTtl`: for how long an answer is believed. Default: a minute.
     pub(crate) ttl: Option<Duration>,
@@ -47,7 +47,7 @@ impl NodeKeys {
     /// Reads the keys. Errors put `prefix` in front of each, as in `ipam.`.
     ///
     /// # Errors
-    /// `cacheTtl` is no duration.
+    /// `cacheTtl` is not a valid duration.
     pub fn read(self, prefix: &str) -> Result<NodeSettings> {
         let path = |key: &str| format!("{prefix}{key}");
         let ttl = self.cache_ttl.filter(|text| !text.is_empty()).map(|text| {

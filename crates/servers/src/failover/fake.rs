@@ -1,4 +1,4 @@
-//! Servers made of a function, and a clock that moves when it is told to.
+//! Servers made of a function, and a clock that moves by hand.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

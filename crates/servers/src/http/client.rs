@@ -13,17 +13,17 @@ use crate::failover::{Failover, Service};
 use crate::server::Server;
 use crate::tls::Trust;
 
-/// The servers of a service over HTTP, of which one that answers is as good as another.
+/// The equivalent servers of a service over HTTP.
 pub struct Client {
     failover: Failover<Http>,
 }
 
 impl Client {
-    /// A client; it connects when there is something to ask. It goes on for nine tenths of the time
-    /// until the deadline at most: what is left then is for saying what is wrong.
+    /// Makes a client, which connects with its first request. It retries for nine tenths of the time
+    /// until the deadline at most; the rest is for reporting the error.
     ///
     /// # Errors
-    /// A certificate file cannot be used, or a header is invalid.
+    /// A certificate file is unusable, or a header is invalid.
     pub fn new(access: Access, deadline: Deadline) -> Result<Self> {
         let trust = Trust::from(access.tls.clone());
         Self::trusting(access, &trust, deadline)
@@ -44,24 +44,24 @@ impl Client {
         Ok(Self { failover: Failover::new(service, http, deadline) })
     }
 
-    /// Asks for answers of this media type, and says that bodies are of it, unless the request
-    /// names another one.
+    /// Requests answers of this media type, and marks bodies with it, unless the request
+    /// names another.
     pub fn speaking(mut self, media: &'static str) -> Self {
         self.failover.transport_mut().speak(media);
         self
     }
 
-    /// Whether what was asked last failed because no server does it, so that waiting would not help.
+    /// Whether the last request failed because every server rejected it, so that waiting is useless.
     pub fn is_refused(&self) -> bool {
         self.failover.is_refused()
     }
 
-    /// The secrets that servers were shown: what they say must not show them.
+    /// The secrets that servers got, and which no text of theirs may show.
     pub fn secrets(&self) -> &Secrets {
         self.failover.transport().secrets()
     }
 
-    /// Goes on until another deadline.
+    /// Sets another deadline.
     pub fn set_deadline(&mut self, deadline: Deadline) {
         self.failover.set_deadline(deadline);
     }
@@ -71,29 +71,29 @@ impl Client {
         self.failover.transport().server(self.failover.answering())
     }
 
-    /// Begins with this server, if it is one of them.
+    /// Begins with this server, if the list has it.
     pub fn prefer(&mut self, url: &str) {
         self.failover.prefer(url);
     }
 
-    /// The server to begin with, where it is not the one that the configuration names first.
+    /// The server to begin with, unless the configuration names it first.
     pub fn preferred(&self) -> Option<&str> {
         self.failover.preferred()
     }
 
-    /// Asks something that changes nothing: one server after another, round after round, until one
-    /// answers or the time is over.
+    /// Sends a request that changes nothing to one server after another, round after round, until one
+    /// answers or the deadline has passed.
     ///
     /// # Errors
-    /// None answers in time; none of them does what is asked; the answer is longer than the limit.
+    /// No server answers in time; every server rejects the request; the answer exceeds the limit.
     pub fn read(&mut self, ask: &HttpRequest<'_>) -> Result<HttpAnswer> {
         let mut take = whole;
         let prepared = self.prepare(ask, &mut take)?;
         self.failover.read(prepared)
     }
 
-    /// [`Client::read`] for a body that is too large to hold. Where the connection breaks within the
-    /// body, `take` is called anew for another server.
+    /// [`Client::read`] for a body that is too large for memory. If the connection breaks within the
+    /// body, `take` is called again for another server.
     ///
     /// # Errors
     /// As of [`Client::read`], and those of `take`.
@@ -107,7 +107,7 @@ impl Client {
         self.failover.read(prepared)
     }
 
-    /// Changes something; `None` when it may have been done, or may still be. It is sent to another
+    /// Sends a change; `None` if it may have been done, or may still be. It is sent to another
     /// server only after one that has certainly not done it.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl Client {
         self.failover.write(prepared)
     }
 
-    /// The time until the service is given up.
+    /// The time until it stops retrying.
     pub fn left(&self) -> Duration {
         self.failover.left()
     }

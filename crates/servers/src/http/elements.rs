@@ -39,7 +39,7 @@ pub fn each_element<E>(
     }
 }
 
-/// What JSON costs its reader: a value may take thirty times its bytes, and an error may quote a
+/// The cost of JSON for its reader: a value may take thirty times its bytes, and an error may quote a
 /// string in six times its bytes.
 #[derive(Default)]
 pub(super) struct Weight {

@@ -17,7 +17,7 @@ use crate::secret::Secret;
 use crate::server::Server;
 use crate::tls::{Tls, Trust};
 
-/// How to reach a service.
+/// The servers of a service, with TLS, headers and times.
 #[derive(Debug)]
 pub struct Access {
     /// The service's name in errors, before the word "server", as in `Consul`.
@@ -65,7 +65,7 @@ const READ: u64 = 4 * SHOWN as u64;
 
 impl Http {
     /// # Errors
-    /// A certificate file cannot be used, or a header is invalid.
+    /// A certificate file is unusable, or a header is invalid.
     pub(super) fn new(access: Access, trust: &Trust) -> Result<Self> {
         let Access { service, servers, headers: shown, advice, .. } = access;
         let mut headers = HeaderMap::new();

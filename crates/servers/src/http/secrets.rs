@@ -37,7 +37,7 @@ impl Secrets {
         redacted(text, self.0.iter().map(String::as_str))
     }
 
-    /// What a server said, in one line that shows no secret.
+    /// A server's words in one line, without secrets.
     pub fn shown(&self, said: &[u8]) -> String {
         one_line(&self.redacted(String::from_utf8_lossy(said).into_owned()))
     }
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Secrets {
     }
 }
 
-/// The first characters, with all that is no text turned into single spaces.
+/// The first characters, with white space and control characters turned into single spaces.
 pub(super) fn one_line(text: &str) -> String {
     let words = text.split(|c: char| c.is_whitespace() || c.is_control());
     let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
