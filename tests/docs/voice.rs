@@ -62,10 +62,10 @@ const LENGTHS: [(&str, usize); 9] = [
 const LENGTHS_IN: [(&str, usize); 3] = [("docs/moving", 150), ("docs", 150), ("delegates", 250)];
 
 /// Pages and sources that are not reworded yet.
-const NOT_YET: &[&str] = &["crates/suites"];
+const NOT_YET: &[&str] = &[];
 
 /// Sources whose rustdoc is not reworded yet.
-const RUSTDOC_NOT_YET: &[&str] = &["crates/suites"];
+const RUSTDOC_NOT_YET: &[&str] = &[];
 
 fn is_in(path: &str, list: &[&str]) -> bool {
     list.iter().any(|name| path == *name || path.starts_with(&format!("{name}/")))

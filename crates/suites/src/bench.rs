@@ -25,12 +25,12 @@ pub(super) struct Bench {
     pub node: &'static str,
 }
 
-/// What an ADD answered.
+/// The answer of an ADD.
 #[derive(Clone, Debug)]
 pub(super) struct Added {
     /// The CNI result.
     pub result: IpamResult,
-    /// What a delegate answers beside it.
+    /// The members of a delegate's answer beside it.
     pub answer: DelegateAnswer,
     pub addresses: Vec<IpAddr>,
     pub networks: Vec<IpNet>,
@@ -66,7 +66,7 @@ impl Bench {
         self.subject.form() == Form::Delegate
     }
 
-    /// Only delegates are told this.
+    /// Only delegates get this.
     pub(crate) fn delegates_only(&self) -> CheckResult {
         if self.is_delegate() {
             return Ok(());
@@ -189,7 +189,7 @@ impl Bench {
             return Ok(());
         }
         Err(Finding::NotApplicable(
-            "there is no process to kill; in Rust, the subject `Binary` makes this check run",
+            "needs a process to kill: in Rust, the subject `Binary` makes this check run",
         ))
     }
 
@@ -210,7 +210,7 @@ impl Bench {
                 }
             }
         }
-        Err(format!("more than {most} addresses are given").into())
+        Err(format!("more than {most} addresses were given").into())
     }
 
     /// Takes all that is left in a pool of 13, and gives it back.
@@ -222,7 +222,7 @@ impl Bench {
         Ok(given)
     }
 
-    /// What the chain tells a delegate of these pools, and of what an ADD answered.
+    /// The chain's input to a delegate: these pools, and the answer of an ADD.
     pub(crate) fn input(pools: &[PoolSpec], known: Option<&Added>) -> DelegateInput {
         let pools = pools.iter().enumerate().map(|(i, pool)| pool.to_json(i)).collect();
         let leases = known.and_then(|known| known.answer.leases.clone()).unwrap_or_default();
@@ -381,6 +381,6 @@ pub(super) fn expect_given(added: &Added, expected: &[&str]) -> CheckResult {
     let parsed = expected.iter().map(|text| parse_address(text).ok());
     let given = &added.addresses;
     expect(given.iter().copied().map(Some).eq(parsed), || {
-        format!("expected are {}, given are {}", plain::list(expected), plain::list(given))
+        format!("expected {}, but {} was given", plain::list(expected), plain::list(given))
     })
 }

@@ -47,7 +47,7 @@ use ipam_kit::error::Result;
 use ipam_kit::keys::{Key, MisspeltKey};
 use ipam_kit::pool::RangeSet;
 
-/// What is called between a view and a commit.
+/// The call between a view and a commit.
 pub type CallBetween = Box<dyn FnOnce() + Send>;
 
 thread_local! {

@@ -29,16 +29,16 @@ struct Shared {
     unlocked: Condvar,
 }
 
-/// What kind of store it is. The default shows everything that a query asks for, at once.
+/// The kind of store. The default shows everything that a query asks for, at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// What a view shows of a pool.
+    /// The part of a pool that a view shows.
     pub shows: ShownPools,
     /// A view that may guess does.
     pub guesses: bool,
     /// How many candidates a claim tries.
     pub tries: usize,
-    /// A lost commit tells how things stand.
+    /// A lost commit shows the present state.
     pub tells: bool,
     /// A view locks the store until its token is gone, so that nothing comes between.
     pub locks: bool,
@@ -49,7 +49,7 @@ pub struct Shape {
     pub contended: bool,
 }
 
-/// What a view shows of a pool.
+/// The part of a pool that a view shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShownPools {
     /// As little as it may.
@@ -128,8 +128,8 @@ impl MemoryStore {
     }
 
     /// Calls `between` inside the next commit, after its caller has looked and before anything is
-    /// changed; a second one inside the commit after it, and so on. False where a lock keeps
-    /// everybody out meanwhile.
+    /// changed; a second one inside the commit after it, and so on. False if a lock keeps
+    /// other calls out.
     pub fn interleave(&self, between: impl FnOnce() + Send + 'static) -> bool {
         if !self.shape().locks {
             lock(&self.0.hooks).between.push_back(Box::new(between));
@@ -237,7 +237,7 @@ impl Drop for Guard {
 
 /// The lock could not be had.
 pub(super) fn kept_out() -> Error {
-    let message = "another call has held the store's lock all the time";
+    let message = "another call has held the store's lock until the deadline";
     Error::new(ErrorCode::TRY_AGAIN, message)
 }
 
@@ -248,14 +248,14 @@ pub struct MemoryLedger {
     caught_up: bool,
 }
 
-/// What it reads of `ipam`.
+/// The settings that it reads from `ipam`.
 #[derive(Debug, serde::Deserialize)]
 pub struct MemoryConfig {
     /// The [`MemoryStore::named`] that it works on.
     pub(crate) memory: String,
 }
 
-/// What a view scanned, for the view that comes with a lost commit; and the lock.
+/// The scan of a view, for the view that comes with a lost commit; and the lock.
 pub struct MemoryToken {
     scanned: Vec<(PoolRequest, Scan)>,
     guard: Option<Guard>,
@@ -386,7 +386,7 @@ impl Ledger for MemoryLedger {
 }
 
 impl MemoryLedger {
-    /// A commit with how things stand, where it was lost and the store tells.
+    /// A commit; with the present state, if it was lost and the store shows it.
     pub(super) fn with_view(
         &mut self,
         owner: &Owner,

@@ -16,11 +16,11 @@ use ipam_kit::error::Result;
 /// A bug that a ledger may have, and that systems in use have had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 pub enum Bug {
-    /// A claim is written over whoever holds the address.
+    /// A claim overwrites another owner's lease.
     Overwrite,
     /// An address is seen to be free in one step and taken in another.
     CheckThenPut,
-    /// A lease is removed by its address, whoever holds it.
+    /// A lease is removed by its address, even if another owner holds it.
     ReleaseOfAny,
     /// The interfaces of a container are one owner.
     IfnameIgnored,
@@ -30,7 +30,7 @@ pub enum Bug {
     LostIndex,
     /// A lease is written anew without a look at whose it is now.
     RestampUnguarded,
-    /// A lease that was written anew since it was read is removed all the same.
+    /// A lease is removed although it was written again since it was read.
     LateDelUnguarded,
     /// A release and a CHECK believe a look that may be behind.
     StaleBelieved,
@@ -38,7 +38,7 @@ pub enum Bug {
     SomeForAll,
     /// The lock of the view before is kept while the next view takes it.
     EarlierKept,
-    /// What the view before showed is shown again.
+    /// The previous view is shown again.
     EarlierBelieved,
 }
 
@@ -65,11 +65,11 @@ pub struct Mutant {
     inner: MemoryLedger,
     store: String,
     bug: Option<Bug>,
-    /// What the last view showed.
+    /// The last view.
     shown: Vec<Lease>,
 }
 
-/// What it reads of `ipam`.
+/// The settings that it reads from `ipam`.
 #[derive(Debug, serde::Deserialize)]
 pub struct MutantConfig {
     /// The [`MemoryStore::named`] that it works on.
@@ -81,7 +81,7 @@ pub struct MutantConfig {
 
 type AddressesOfOwners = BTreeMap<(String, String), Vec<IpAddr>>;
 
-/// What the index of a store says, for [`Bug::LostIndex`].
+/// The index of a store, for [`Bug::LostIndex`].
 static INDEX: LazyLock<Mutex<AddressesOfOwners>> = LazyLock::new(Mutex::default);
 
 impl Mutant {
@@ -101,7 +101,7 @@ impl Mutant {
         owner
     }
 
-    /// What the buggy index knows of what is held.
+    /// The leases that the buggy index knows.
     fn indexed(&self, owner: &Owner, mut held: Vec<Lease>) -> Vec<Lease> {
         if self.bug == Some(Bug::LostIndex) {
             let index = INDEX.lock().unwrap_or_else(PoisonError::into_inner);

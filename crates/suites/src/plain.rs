@@ -62,7 +62,7 @@ pub(crate) fn need(need: Need) -> &'static str {
 pub(crate) fn fault(fault: Option<&Fault>) -> &str {
     match fault {
         None => "nothing is wrong with it",
-        Some(Fault::Leftover) => "it is told as the leftover of a killed plugin",
+        Some(Fault::Leftover) => "it is shown as the leftover of a killed plugin",
         Some(Fault::Unreadable(reason)) => reason,
     }
 }
@@ -76,7 +76,7 @@ pub(crate) fn ago(since: Option<SystemTime>) -> String {
     }
 }
 
-/// What a program wrote, on one line.
+/// The output of a program, on one line.
 pub(crate) fn output(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     let line = words.join(" ");

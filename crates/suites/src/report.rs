@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ipam_kit::error::Error;
 use ipam_kit::text::visible;
 
-/// What a check found.
+/// The finding of a check.
 pub(crate) type CheckResult = Result<(), Finding>;
 
 /// Why a check did not pass.
@@ -28,14 +28,14 @@ impl From<Error> for Finding {
     }
 }
 
-/// What became of a check.
+/// The outcome of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckOutcome {
     /// The promise is kept.
     Passed,
     /// It is broken, in this way.
     Failed(String),
-    /// It is not kept, and nobody claimed that it would be.
+    /// It is not kept, and the author did not claim it.
     Differs(String),
     /// It could not be checked, for this reason.
     NotApplicable(&'static str),

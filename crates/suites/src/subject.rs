@@ -1,4 +1,4 @@
-//! What the allocator suite is run on: an allocator in this process, or any program.
+//! The subject of the allocator suite: an allocator in this process, or any program.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -19,12 +19,12 @@ use ipam_kit::delegate::{Deadline, Delegate, answer};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::Settings;
 
-/// What answers the verbs of CNI as an allocator.
+/// A subject that answers the verbs of CNI as an allocator.
 pub trait Subject: Send + Sync {
-    /// How it is told which addresses to give.
+    /// The form in which it gets its pools.
     fn form(&self) -> Form;
 
-    /// Who else takes leases from its store.
+    /// The nodes that take leases from its store.
     fn reach(&self) -> Reach;
 
     /// The network configuration that every call is made of; the suite sets `cniVersion`, `name`,
@@ -55,7 +55,7 @@ pub trait Subject: Send + Sync {
     }
 }
 
-/// How an allocator is told which addresses to give.
+/// The form in which an allocator gets its pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// By `prevResult.pools`: a delegate of a chain.
@@ -64,14 +64,14 @@ pub enum Form {
     Standard,
 }
 
-/// What a call answered.
+/// The answer of a call.
 #[derive(Clone, Debug)]
 pub struct CallOutput {
     /// Whether the exit status is 0.
     pub success: bool,
     /// One JSON object, or nothing.
     pub stdout: String,
-    /// What a program wrote for people.
+    /// The output of a program for people.
     pub stderr: String,
 }
 
@@ -197,7 +197,7 @@ impl Binary {
         self
     }
 
-    /// Says who else takes leases from its store.
+    /// Sets which nodes take leases from its store.
     #[must_use]
     pub fn reaching(mut self, reach: Reach) -> Self {
         self.reach = reach;
@@ -212,8 +212,8 @@ impl Binary {
         self
     }
 
-    /// Takes further keys from a network configuration, in which `dataDir` and `stateDir` stand as
-    /// written.
+    /// Takes further keys from a network configuration, and leaves its `dataDir` and
+    /// `stateDir` unchanged.
     #[must_use]
     pub fn configured(mut self, config: Map<String, Value>) -> Self {
         self.config = config;
@@ -288,7 +288,7 @@ impl Subject for Binary {
         let Ok(stdout) = answer.recv_timeout(self.patience) else {
             let _ = child.kill();
             let _ = child.wait();
-            let message = format!("it has not ended in {} s", self.patience.as_secs_f64());
+            let message = format!("it has not ended within {} s", self.patience.as_secs_f64());
             return Err(Error::new(ErrorCode::TIMED_OUT, message));
         };
         let stdout = String::from_utf8_lossy(&stdout.map_err(failed)?).into_owned();

@@ -38,7 +38,12 @@ fn an_add_gives_one_address_of_each_pool(bench: &Bench) -> CheckResult {
     let subnets = [[10, 1, 2, 0].into(), IpAddr::from([0xfd00, 1, 0, 0, 0, 0, 0, 0])];
     let in_order = added.networks.len() == 2
         && added.networks.iter().zip(subnets).all(|(network, subnet)| network.network() == subnet);
-    expect(in_order, || format!("given are {}", list(&added.networks)))?;
+    expect(in_order, || {
+        format!(
+            "expected one address of each pool, in order, but {} was given",
+            list(&added.networks)
+        )
+    })?;
     let lengths: Vec<u8> = added.networks.iter().map(ipnet::IpNet::prefix_len).collect();
     expect(lengths == [28, 64], || format!("the prefix lengths are {}", list(&lengths)))?;
     let gateways: Vec<String> =
@@ -86,13 +91,16 @@ fn static_addresses_are_answered_beside_one_for_each_pool(bench: &Bench) -> Chec
             format!("192.0.2.9/24 with gateway {gateway} is missing in {}", list(&added.networks))
         })?;
         expect(added.addresses.len() == 2, || {
-            format!("a pool and a static address are two, given are {}", list(&added.addresses))
+            format!(
+                "expected one address of the pool and the static one, but {} was given",
+                list(&added.addresses)
+            )
         })?;
         bench.check(who, &pools, &added)?;
         bench.del(who, &pools, Some(&added))?;
     }
     let left = bench.fill(&small(), 20)?;
-    expect(left.len() == 13, || format!("nothing of 13 is held, {} are given", left.len()))
+    expect(left.len() == 13, || format!("all 13 addresses are free, but {} were given", left.len()))
 }
 
 fn an_add_without_pools_is_error_7(bench: &Bench) -> CheckResult {
@@ -103,7 +111,9 @@ fn an_add_without_pools_is_error_7(bench: &Bench) -> CheckResult {
 fn a_pool_is_given_out_to_the_last_address(bench: &Bench) -> CheckResult {
     let given = bench.fill(&small(), 20)?;
     let usable: BTreeSet<IpAddr> = (2..=14).map(|n| [10, 1, 2, n].into()).collect();
-    expect(given == usable, || format!("given are {}", list(&given)))
+    expect(given == usable, || {
+        format!("expected {}, but {} was given", list(&usable), list(&given))
+    })
 }
 
 fn excluded_addresses_are_not_given(bench: &Bench) -> CheckResult {
@@ -113,7 +123,9 @@ fn excluded_addresses_are_not_given(bench: &Bench) -> CheckResult {
     let given = bench.fill(&pool, 20)?;
     let usable: BTreeSet<IpAddr> =
         [2, 3, 8, 10, 11, 12, 13].map(|n| [10, 1, 2, n].into()).into_iter().collect();
-    expect(given == usable, || format!("given are {}", list(&given)))
+    expect(given == usable, || {
+        format!("expected {}, but {} was given", list(&usable), list(&given))
+    })
 }
 
 fn every_range_of_a_pool_is_used(bench: &Bench) -> CheckResult {
@@ -122,9 +134,8 @@ fn every_range_of_a_pool_is_used(bench: &Bench) -> CheckResult {
         {"subnet": "10.1.2.0/28", "rangeStart": "10.1.2.4", "rangeEnd": "10.1.2.6", "gateway": "10.1.2.5"},
     ]));
     let given: Vec<String> = bench.fill(&pool, 9)?.iter().map(ToString::to_string).collect();
-    expect(given == ["10.1.2.4", "10.1.2.6", "10.1.3.8", "10.1.3.9"], || {
-        format!("given are {}", list(&given))
-    })
+    let usable = ["10.1.2.4", "10.1.2.6", "10.1.3.8", "10.1.3.9"];
+    expect(given == usable, || format!("expected {}, but {} was given", list(usable), list(&given)))
 }
 
 fn an_add_again_gives_the_same_addresses(bench: &Bench) -> CheckResult {
@@ -139,7 +150,9 @@ fn an_add_again_gives_the_same_addresses(bench: &Bench) -> CheckResult {
     }
     bench.del(C1, &pools, None)?;
     let left = bench.fill(&small(), 20)?;
-    expect(left.len() == 12, || format!("one of 13 is held, {} are given", left.len()))
+    expect(left.len() == 12, || {
+        format!("12 of 13 addresses are free, but {} were given", left.len())
+    })
 }
 
 fn an_add_is_all_or_nothing(bench: &Bench) -> CheckResult {
@@ -147,7 +160,9 @@ fn an_add_is_all_or_nothing(bench: &Bench) -> CheckResult {
     bench.refuse_add(C1, &[small(), other()], 100)?;
     bench.refuse_add(C1, &[other(), small()], 100)?;
     let given = bench.fill_all(&small())?;
-    expect(given.len() == 13, || format!("nothing of 13 is held, {} are given", given.len()))
+    expect(given.len() == 13, || {
+        format!("all 13 addresses are free, but {} were given", given.len())
+    })
 }
 
 fn a_full_pool_has_room_after_a_del(bench: &Bench) -> CheckResult {
@@ -168,7 +183,9 @@ fn an_added_pool_adds_a_lease(bench: &Bench) -> CheckResult {
     bench.del(C1, &[small(), other()], None)?;
     for pool in [small(), other()] {
         let left = bench.fill_all(&pool)?;
-        expect(left.len() == 13, || format!("all of 13 is free, {} are given", left.len()))?;
+        expect(left.len() == 13, || {
+            format!("all 13 addresses are free, but {} were given", left.len())
+        })?;
     }
     Ok(())
 }
@@ -179,7 +196,7 @@ fn changed_pools_replace_the_lease(bench: &Bench) -> CheckResult {
     expect_given(&after, &["10.1.3.2"])?;
     bench.refuse_check(C1, &[small()], &before.without_leases())?;
     let left = bench.fill(&small(), 20)?;
-    expect(left.len() == 13, || format!("nothing of 13 is held, {} are given", left.len()))
+    expect(left.len() == 13, || format!("all 13 addresses are free, but {} were given", left.len()))
 }
 
 fn round_robin_reuses_an_address_late(bench: &Bench) -> CheckResult {
@@ -211,5 +228,7 @@ fn random_stays_inside(bench: &Bench) -> CheckResult {
     bench.delegates_only()?;
     let given = bench.fill(&small().by("random"), 20)?;
     let usable: BTreeSet<IpAddr> = (2..=14).map(|n| [10, 1, 2, n].into()).collect();
-    expect(given == usable, || format!("given are {}", list(&given)))
+    expect(given == usable, || {
+        format!("expected {}, but {} was given", list(&usable), list(&given))
+    })
 }

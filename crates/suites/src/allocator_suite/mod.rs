@@ -1,4 +1,4 @@
-//! What an allocator promises, check by check.
+//! The promises of an allocator, check by check.
 
 mod adding;
 mod keeping;

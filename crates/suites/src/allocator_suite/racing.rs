@@ -62,7 +62,9 @@ fn adds_at_once_of_one_attachment_get_the_same(bench: &Bench) -> CheckResult {
     let given: BTreeSet<_> = added.iter().flat_map(|added| &added.addresses).collect();
     expect(given.len() == 1, || format!("6 ADDs of one attachment got {}", list(&given)))?;
     let left = bench.fill(&small(), 20)?;
-    expect(left.len() == 12, || format!("one of 13 is held, {} are given", left.len()))
+    expect(left.len() == 12, || {
+        format!("12 of 13 addresses are free, but {} were given", left.len())
+    })
 }
 
 fn adds_at_once_use_up_a_pool_exactly(bench: &Bench) -> CheckResult {
@@ -90,7 +92,9 @@ fn adds_and_dels_at_once_leave_nothing(bench: &Bench) -> CheckResult {
     })?;
     for pool in &pools {
         let left = bench.fill_all(pool)?;
-        expect(left.len() == 13, || format!("all of 13 is free, {} are given", left.len()))?;
+        expect(left.len() == 13, || {
+            format!("all 13 addresses are free, but {} were given", left.len())
+        })?;
     }
     Ok(())
 }
@@ -171,7 +175,9 @@ fn a_killed_add_leaves_nothing_that_a_del_does_not_find(bench: &Bench) -> CheckR
     }
     for pool in &pools {
         let left = bench.fill_all(pool)?;
-        expect(left.len() == 13, || format!("all of 13 is free, {} are given", left.len()))?;
+        expect(left.len() == 13, || {
+            format!("all 13 addresses are free, but {} were given", left.len())
+        })?;
     }
     Ok(())
 }

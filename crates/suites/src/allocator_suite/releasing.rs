@@ -1,4 +1,4 @@
-//! What a DEL releases, and what a CHECK finds.
+//! Checks of DEL and CHECK.
 
 use super::checks;
 use crate::CheckResult;
@@ -73,7 +73,9 @@ fn a_del_releases_its_interface_only(bench: &Bench) -> CheckResult {
     bench.del("c1/eth1", &[small()], Some(&second))?;
     bench.check(C1, &[small()], &first)?;
     let left = bench.fill(&small(), 20)?;
-    expect(left.len() == 12, || format!("one of 13 is held, {} are given", left.len()))
+    expect(left.len() == 12, || {
+        format!("12 of 13 addresses are free, but {} were given", left.len())
+    })
 }
 
 fn a_del_releases_its_container_only(bench: &Bench) -> CheckResult {
@@ -84,7 +86,9 @@ fn a_del_releases_its_container_only(bench: &Bench) -> CheckResult {
         bench.check(C1, &[small()], &first)?;
     }
     let left = bench.fill(&small(), 20)?;
-    expect(left.len() == 12, || format!("one of 13 is held, {} are given", left.len()))
+    expect(left.len() == 12, || {
+        format!("12 of 13 addresses are free, but {} were given", left.len())
+    })
 }
 
 fn a_stale_hint_frees_nothing_of_others(bench: &Bench) -> CheckResult {
@@ -104,7 +108,9 @@ fn a_missing_hint_leaves_nothing_behind(bench: &Bench) -> CheckResult {
     bench.del(C1, &[small(), other()], Some(&known))?;
     for pool in [small(), other()] {
         let left = bench.fill_all(&pool)?;
-        expect(left.len() == 13, || format!("all of 13 is free, {} are given", left.len()))?;
+        expect(left.len() == 13, || {
+            format!("all 13 addresses are free, but {} were given", left.len())
+        })?;
     }
     Ok(())
 }
@@ -117,7 +123,9 @@ fn a_hint_of_some_leases_leaves_nothing_behind(bench: &Bench) -> CheckResult {
     bench.del(C1, &pools, Some(&known))?;
     for pool in pools {
         let left = bench.fill_all(&pool)?;
-        expect(left.len() == 13, || format!("all of 13 is free, {} are given", left.len()))?;
+        expect(left.len() == 13, || {
+            format!("all 13 addresses are free, but {} were given", left.len())
+        })?;
     }
     Ok(())
 }

@@ -23,7 +23,9 @@ fn a_requested_address_is_given(bench: &Bench) -> CheckResult {
     expect_given(&bench.add(C1, &[small().requesting("10.1.2.9")])?, &["10.1.2.9"])?;
     bench.add(C2, &[small().requesting("10.1.2.14")])?;
     let left = bench.fill(&small(), 20)?;
-    expect(left.len() == 11, || format!("two of 13 are held, {} are given", left.len()))
+    expect(left.len() == 11, || {
+        format!("11 of 13 addresses are free, but {} were given", left.len())
+    })
 }
 
 fn a_requested_address_that_is_taken_is_refused(bench: &Bench) -> CheckResult {
@@ -39,7 +41,7 @@ fn a_refused_request_leaves_nothing(bench: &Bench) -> CheckResult {
     bench.add(C1, &[other().requesting("10.1.3.9")])?;
     bench.refuse_add(C2, &[small(), other().requesting("10.1.3.9")], 102)?;
     let left = bench.fill(&small(), 20)?;
-    expect(left.len() == 13, || format!("nothing of 13 is held, {} are given", left.len()))
+    expect(left.len() == 13, || format!("all 13 addresses are free, but {} were given", left.len()))
 }
 
 fn a_requested_address_outside_is_refused(bench: &Bench) -> CheckResult {
@@ -48,7 +50,7 @@ fn a_requested_address_outside_is_refused(bench: &Bench) -> CheckResult {
         bench.refuse_add(C1, &[with_ranges(pool.clone()).requesting(address)], 101)?;
     }
     let left = bench.fill(&with_ranges(pool), 20)?;
-    expect(left.len() == 5, || format!("nothing of 5 is held, {} are given", left.len()))
+    expect(left.len() == 5, || format!("all 5 addresses are free, but {} were given", left.len()))
 }
 
 fn a_request_again_gives_it_again(bench: &Bench) -> CheckResult {

@@ -65,7 +65,7 @@ ipam-conformance: ADD answers no pools that are valid, so that most checks fail.
 --config FILE needs the keys of `ipam` by which PROGRAM chooses a pool on this machine.
 ";
 
-/// Whose promises are checked.
+/// The kind of program under test.
 #[derive(Clone, Copy, PartialEq)]
 enum SuiteKind {
     Selector,
@@ -215,7 +215,7 @@ impl Options {
     }
 }
 
-/// A reader that has seen enough closes the pipe: that is no failure.
+/// A reader that has seen enough closes the pipe, which is not a failure.
 fn print(text: &str) -> Result<(), String> {
     let mut stdout = io::stdout();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

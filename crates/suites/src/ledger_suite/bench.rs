@@ -1,4 +1,4 @@
-//! What checks of a ledger are made with.
+//! The tools of the checks of a ledger.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -43,7 +43,7 @@ pub trait LedgerSubject: Clone + Send + Sync + 'static {
     }
 }
 
-/// What [`Ledger::open`] gets for this network, with this section `ipam`: the request of a DEL.
+/// The request of a DEL for [`Ledger::open`], on this network and with this section `ipam`.
 ///
 /// # Errors
 /// A process could not be called so.
@@ -61,7 +61,7 @@ pub(super) struct LedgerBench<'a, S> {
     pub network: NetworkName,
 }
 
-/// What became of a commit.
+/// The outcome of a commit.
 pub(super) enum EndedCommit {
     Done { kept: Vec<Lease>, claimed: Vec<Lease> },
     Lost(Vec<Taken>),
@@ -105,7 +105,7 @@ impl<'a, S: LedgerSubject> LedgerBench<'a, S> {
         Ok(Owner { scope, container, ifname: IfName::parse(ifname)? })
     }
 
-    /// What the owner holds.
+    /// The owner's leases.
     pub(super) fn held(&self, owner: &Owner) -> Result<Vec<Lease>> {
         let query = ViewQuery {
             owner,
@@ -194,7 +194,7 @@ pub(super) fn ended<T>(commit: Commit<T>) -> Result<EndedCommit> {
         Commit::Lost { taken, .. } => Ok(EndedCommit::Lost(taken)),
         Commit::Outdated => Ok(EndedCommit::Lost(Vec::new())),
         Commit::Unknown => {
-            Err(Error::new(ErrorCode::TRY_AGAIN, "the store did not say what became of a commit"))
+            Err(Error::new(ErrorCode::TRY_AGAIN, "the store did not confirm a commit"))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a [`Ledger`](ipam_kit::allocate::Ledger) promises, check by check.
+//! The promises of a [`Ledger`](ipam_kit::allocate::Ledger), check by check.
 //!
 //! A check opens the ledger for each step as a process of its own would, on a network of its own.
 

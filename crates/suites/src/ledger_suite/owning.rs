@@ -1,4 +1,4 @@
-//! Whose a lease is.
+//! Checks of the owner of a lease.
 
 use super::bench::{LedgerBench, LedgerSubject, claim, done, expect, lost, pool_of};
 use super::checks;

@@ -1,4 +1,4 @@
-//! What GC and operators do.
+//! Checks of scans and removals, as GC and operators make them.
 
 use std::ops::ControlFlow;
 

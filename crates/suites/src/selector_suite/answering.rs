@@ -1,4 +1,4 @@
-//! What a selector answers on each verb, and how it fails.
+//! Checks of a selector's answer to each verb, and of its errors.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ checks!(
     a_broken_section_is_an_error_object,
 );
 
-/// What one object on stdout may take.
+/// The limit of one object on stdout.
 const LONGEST: usize = 1 << 20;
 
 fn stdout_has_one_object_and_nothing_else(calls: &SelectorCalls<'_>) -> CheckResult {

@@ -1,4 +1,4 @@
-//! What a selector promises, check by check.
+//! The promises of a selector, check by check.
 //!
 //! The subject brings a network configuration by which the selector chooses pools. A selector gives
 //! no address and keeps no state, so that all checks share this configuration.
