@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Map, Value, json};
 
@@ -226,7 +227,8 @@ impl Binary {
         command.env("CNI_PATH", self.program.parent().unwrap_or(Path::new("/")));
         command.env("PATH", &self.path).env(Deadline::VARIABLE, "30000");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn();
+        // A script that kills its process group, as in `trap 'kill 0' EXIT`, must not end the suite.
+        let mut child = command.process_group(0).spawn();
         // Another thread's child may have inherited the file from whoever wrote it just now.
         for _ in 0..100 {
             if child.as_ref().is_err_and(|error| error.kind() == ErrorKind::ExecutableFileBusy) {
@@ -241,14 +243,28 @@ impl Binary {
         }
         Ok(child)
     }
+
+    /// Waits for the end of a program; `None` if it still runs when its time is over.
+    fn wait(&self, child: &mut Child, began: Instant) -> io::Result<Option<ExitStatus>> {
+        loop {
+            let status = child.try_wait()?;
+            if status.is_some() || began.elapsed() >= self.patience {
+                return Ok(status);
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
+
+/// The most bytes that are read of what a program prints. Its writes fail after that.
+const LONGEST_OUTPUT: u64 = 16 * 1024 * 1024;
 
 /// Reads a pipe to its end in a thread of its own.
 fn read_apart<P: Read + Send + 'static>(pipe: Option<P>) -> Receiver<io::Result<Vec<u8>>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes));
+        let read = pipe.map_or(Ok(0), |pipe| pipe.take(LONGEST_OUTPUT).read_to_end(&mut bytes));
         // The receiver may have given up.
         let _ = sender.send(read.map(|_| bytes));
     });
@@ -284,15 +300,19 @@ impl Subject for Binary {
     fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<CallOutput> {
         let failed = |error| Error::io(format!("cannot run {}", self.program.display()), error);
         let mut child = self.start(&environment, stdin).map_err(failed)?;
+        let began = Instant::now();
         let (answer, words) = (read_apart(child.stdout.take()), read_apart(child.stderr.take()));
-        let Ok(stdout) = answer.recv_timeout(self.patience) else {
+        let stdout = answer.recv_timeout(self.patience).ok();
+        // A program may close its stdout and go on.
+        let status = self.wait(&mut child, began).map_err(failed)?;
+        let (Some(stdout), Some(status)) = (stdout, status) else {
             let _ = child.kill();
             let _ = child.wait();
             let message = format!("it has not ended within {} s", self.patience.as_secs_f64());
             return Err(Error::new(ErrorCode::TIMED_OUT, message));
         };
         let stdout = String::from_utf8_lossy(&stdout.map_err(failed)?).into_owned();
-        let success = child.wait().map_err(failed)?.success();
+        let success = status.success();
         // A child process that lives on keeps the pipe open.
         let stderr = words.recv_timeout(Duration::from_secs(1)).map_or(Ok(Vec::new()), |it| it);
         let stderr = String::from_utf8_lossy(&stderr.map_err(failed)?).into_owned();

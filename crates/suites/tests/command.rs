@@ -5,6 +5,7 @@
 use std::fs::{self, Permissions};
 use std::io::pipe;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -129,4 +130,36 @@ fn a_selector_is_known_by_its_name_or_the_option() {
     }
     let (exit, stdout, _) = said(&["--list", "--selector"]);
     assert_eq!((exit, stdout.lines().next()), (Some(0), Some("pools_are_valid")));
+}
+
+/// A group of its own keeps a failure of this test from ending the other tests.
+#[test]
+fn a_selector_that_kills_its_process_group_leaves_the_report() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("group");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let (program, config) = (folder.join("ipam-ds-blue"), folder.join("net.json"));
+    fs::write(&config, "{}").unwrap();
+    fs::write(&program, SELECTOR.replace("read -r _", "trap 'kill 0' EXIT; read -r _")).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(CONFORMANCE);
+    command.arg(program).arg("--config").arg(config).args(["--only", "pools_are_valid"]);
+    let output = command.process_group(0).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stdout.starts_with(b"pools_are_valid  FAILED"), "{output:?}");
+}
+
+#[test]
+fn a_selector_that_prints_without_end_fails_its_check() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("flood");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let (program, config) = (folder.join("ipam-ds-flood"), folder.join("net.json"));
+    fs::write(&config, "{}").unwrap();
+    fs::write(&program, "#!/bin/sh\nyes >&2 &\nexec yes\n").unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let (program, config) = (program.to_str().unwrap(), config.to_str().unwrap());
+    let (exit, stdout, _) = said(&[program, "--config", config, "--only", "pools_are_valid"]);
+    assert_eq!(exit, Some(1), "{stdout}");
+    assert!(stdout.starts_with("pools_are_valid  FAILED") && stdout.len() < 2000, "{stdout}");
 }

@@ -380,16 +380,18 @@ fn a_check_that_is_not_made_tells_which_option_makes_it() {
 
 #[test]
 fn a_plugin_that_never_ends_fails_its_check() {
-    let folder = temp("suite-endless");
-    let plugin = script(&folder, "#!/bin/sh\nexec sleep 1000\n");
-    let binary = Binary::new(&plugin, Form::Standard, &folder).within(Duration::from_millis(50));
-    let subject: Arc<dyn Subject> = Arc::new(binary);
-    let others = |name: &&str| *name != "a_del_releases";
-    let skipped: Vec<&str> = allocator_suite::names().into_iter().filter(others).collect();
-    let report = allocator_suite::run(&subject, &[], &skipped);
-    assert_eq!(report.failed(), ["a_del_releases"]);
-    assert!(report.to_string().contains("111"), "{report}");
-    fs::remove_dir_all(folder).unwrap();
+    for text in ["exec sleep 1000", "exec sleep 1000 >&- 2>&-"] {
+        let folder = temp("suite-endless");
+        let plugin = script(&folder, &format!("#!/bin/sh\n{text}\n"));
+        let binary = Binary::new(&plugin, Form::Standard, &folder);
+        let subject: Arc<dyn Subject> = Arc::new(binary.within(Duration::from_millis(50)));
+        let others = |name: &&str| *name != "a_del_releases";
+        let skipped: Vec<&str> = allocator_suite::names().into_iter().filter(others).collect();
+        let report = allocator_suite::run(&subject, &[], &skipped);
+        assert_eq!(report.failed(), ["a_del_releases"]);
+        assert!(report.to_string().contains("111"), "{report}");
+        fs::remove_dir_all(folder).unwrap();
+    }
 }
 
 #[test]
