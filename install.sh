@@ -45,10 +45,15 @@ main() {
     dry='' logrotate='' try=yes
     parse "$@"
     case $dir in /*) ;; *) dir=$PWD/$dir ;; esac
-    if [ -d "$dir" ]; then dir=$(cd "$dir" && pwd -P); fi
+    resolve_dir
     manifest=.ipam-delegated.installed rotation=/etc/logrotate.d/ipam-delegated
     shortcut=/usr/local/sbin/ipam-delegated
     "${action}_all"
+}
+
+# Gives the folder the path by which links and running programs are found again.
+resolve_dir() {
+    if [ -d "$dir" ]; then dir=$(cd "$dir" && pwd -P); fi
 }
 
 parse() {
@@ -66,7 +71,7 @@ parse() {
             case $1 in
             --dir) dir=$2 ;;
             --from) from=$2 ;;
-            --only) only="$only $(echo "$2" | tr , ' ')" ;;
+            --only) add_only "$2" ;;
             --preset) add_preset "$2" ;;
             esac
             shift
@@ -96,12 +101,18 @@ add_preset() {
     case " $presets " in *" $1 "*) ;; *) presets="$presets $1" ;; esac
 }
 
+add_only() {
+    case $1 in *[!a-z0-9,\ -]*) misused "--only $1: expected names of a-z, 0-9 and -, with commas between" ;; esac
+    only="$only $(echo "$1" | tr , ' ')"
+}
+
 install_all() {
     find_programs
     check_presets
     check_places
     if [ -z "$dry" ]; then
         mkdir -p "$dir" || fail "cannot make $dir"
+        resolve_dir
         lock
         stage
     fi
@@ -551,6 +562,10 @@ is_same() {
 # Removes the link in PATH that say_next proposes.
 remove_shortcut() {
     if [ "$(readlink "$shortcut")" != "$dir/ipam-delegated" ]; then return; fi
+    case " $programs " in
+    *" ipam-delegated "*) ;;
+    *) if is_there "$dir/ipam-delegated"; then return; fi ;;
+    esac
     if [ ! -w "${shortcut%/*}" ]; then
         tell "left $shortcut: run it as root to remove it"
         return

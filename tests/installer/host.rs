@@ -111,6 +111,25 @@ fn the_proposed_link_is_removed_by_uninstall_and_a_foreign_one_stays() {
     assert!(!said(run_in(&host, &site, &[])).contains(SHORTCUT));
     said(run_in(&host, &site, &["--uninstall"]));
     assert_eq!(names(&folder), ["ipam-delegated"]);
+
+    // One to a program that install.sh did not install.
+    copy(&site.release.join("bin/ipam-delegated"), &site.plugins.join("ipam-delegated"));
+    let program = site.plugins.join("ipam-delegated");
+    host.shell(&format!("ln -sfn '{}' /usr/local/sbin/ipam-delegated", program.display()));
+    said(run_in(&host, &site, &["--uninstall"]));
+    assert_eq!(names(&folder), ["ipam-delegated"]);
+}
+
+#[test]
+fn the_proposed_link_has_the_path_that_uninstall_looks_for() {
+    let (site, host) = (Site::real(), Host::new());
+    host.shell("mount -t tmpfs tmpfs /usr/local/sbin");
+    let folder = format!("{}/./new//bin/", site.plugins.parent().unwrap().display());
+    let text = said(run_in(&host, &site, &["--dir", &folder]));
+    let (_, rest) = text.split_once(SHORTCUT).unwrap();
+    host.shell(rest.lines().nth(1).unwrap());
+    said(run_in(&host, &site, &["--uninstall", "--dir", &folder]));
+    assert!(names(&host.path("/usr/local/sbin")).is_empty());
 }
 
 #[test]

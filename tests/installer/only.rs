@@ -87,6 +87,9 @@ fn only_installs_what_it_names() {
     site.install(&["--only=ipam-da-local"]);
     assert_eq!(names(&site.plugins), [&[LIST][..], &QUICK].concat());
     assert_eq!(site.read("ipam-delegated"), before);
+    // Names, and no patterns that a shell would replace by files in its folder.
+    let text = site.refused(&["--only", "ipam-*"]);
+    assert!(text.contains("--only ipam-*: expected names"), "{text}");
     let text = site.refused(&["--preset", "etcd", "--only", "ipam-delegated"]);
     assert!(text.contains("the preset etcd needs ipam-da-etcd"), "{text}");
 }
