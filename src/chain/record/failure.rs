@@ -1,3 +1,5 @@
+use std::cmp::Reverse;
+
 use serde_json::{Map, Value};
 
 use ipam_kit::error::{Error, ErrorCode};
@@ -23,8 +25,10 @@ impl FailureReason {
         error: &Error,
         configurations: impl IntoIterator<Item = &'a Map<String, Value>>,
     ) -> Self {
-        let secrets = configurations.into_iter().flat_map(secrets_in);
-        let secrets = secrets.filter(|secret| secret.len() >= Self::SHORTEST_SECRET);
+        let mut secrets: Vec<&str> = configurations.into_iter().flat_map(secrets_in).collect();
+        secrets.retain(|secret| secret.len() >= Self::SHORTEST_SECRET);
+        // A secret may be a part of another one.
+        secrets.sort_by_key(|secret| Reverse(secret.len()));
         let mut message = redacted(error.to_string(), secrets);
         if let Some((end, _)) = message.char_indices().nth(Self::LONGEST) {
             message.truncate(end);
@@ -42,12 +46,17 @@ mod tests {
 
     #[test]
     fn a_reason_is_short_and_has_no_secrets() {
-        let config = json!({"ipam": {"consul": {"token": "s3cret", "password": "a"}}});
+        let config = json!({"ipam": {
+            "consul": {"token": "s3cret", "password": "a", "secret": "s3cret-and-more"},
+            "server": "http://u:hunter2@h/",
+        }});
         let of = |message: String| {
             let error = Error::new(ErrorCode::BACKEND, message).caused_by("why").advise("do it");
             FailureReason::of(&error, config.as_object()).message
         };
         assert_eq!(of("refused s3cret twice".to_owned()), "refused … twice");
+        assert_eq!(of("s3cret-and-more".to_owned()), "…");
+        assert_eq!(of("no http://u:hunter2@h/".to_owned()), "no http://u:…@h/");
         assert_eq!(of("é".repeat(300)), "é".repeat(300));
         assert_eq!(of("é".repeat(301)), format!("{}…", "é".repeat(300)));
         // A secret is taken out before the cut, which would leave its beginning.

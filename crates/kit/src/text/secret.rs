@@ -27,7 +27,8 @@ fn mask(value: &mut Value) {
     }
 }
 
-/// The texts of an object that [`masked`] hides because of their key, at every depth.
+/// The texts of an object that [`masked`] hides, at every depth: because of their key, or as a part of
+/// a URL.
 pub fn secrets_in(object: &Map<String, Value>) -> Vec<&str> {
     let mut found = Vec::new();
     for (key, value) in object {
@@ -45,8 +46,24 @@ fn collect<'a>(value: &'a Value, is_hidden: bool, found: &mut Vec<&'a str>) {
         }
         Value::Array(array) => array.iter().for_each(|value| collect(value, is_hidden, found)),
         Value::String(text) if is_hidden => found.push(text),
+        Value::String(text) => found.extend(secrets_of_urls(text)),
         _ => {}
     }
+}
+
+/// The secrets of URLs that [`bare_url`] hides. A user's name is one only without a password.
+fn secrets_of_urls(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for part in text.split("://").skip(1) {
+        let (place, values) = part.split_at(part.find(['/', '?', '#']).unwrap_or(part.len()));
+        if let Some((user, _)) = place.rsplit_once('@') {
+            found.push(user.split_once(':').map_or(user, |(_, password)| password));
+        }
+        let pairs = values.split(['?', '#', '&', ';']).filter_map(|pair| pair.split_once('='));
+        found
+            .extend(pairs.filter(|(key, _)| is_secret(key) || looks_secret(key)).map(|(_, it)| it));
+    }
+    found
 }
 
 /// Keys under which others keep secrets.
@@ -140,5 +157,15 @@ mod tests {
     fn the_texts_of_secrets_are_found_at_every_depth() {
         let value = json!({"a": [{"apiToken": "t"}], "password": {"x": ["p", 1]}, "user": "u"});
         assert_eq!(secrets_in(value.as_object().unwrap()), ["t", "p"]);
+        for (url, secrets) in [
+            ("http://u:p@w@h:1/a?b", &["p@w"][..]),
+            ("https://t0ken@h", &["t0ken"]),
+            ("http://u:p@h:1,https://v:q@i", &["p", "q"]),
+            ("http://h/?to=http://u:p@i/&token=t#a=b", &["p", "t"]),
+            ("http://h:1/u@p", &[]),
+            ("u:p@h", &[]),
+        ] {
+            assert_eq!(secrets_in(json!({"url": [url]}).as_object().unwrap()), secrets, "{url}");
+        }
     }
 }
