@@ -219,6 +219,9 @@ impl FileRevision {
 fn read_error(path: &Path, error: io::Error) -> Error {
     let advice = match Errno::from_io_error(&error) {
         Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files, and call again",
+        Some(Errno::ACCESS | Errno::PERM) => {
+            "run it as root; if it was, check the rights of the file and its folders; keep the file"
+        }
         _ => {
             "call again; if the error persists, check the disk, and remove the file when no container uses the address"
         }
