@@ -10,14 +10,20 @@ umask 022
 # A reader such as `head` that ends early must not end the work halfway.
 trap '' PIPE
 
-usage() {
+synopsis() {
     cat 2>/dev/null <<'END' || :
-install.sh installs ipam-delegated, its delegates and presets into a plugin folder.
-
 usage:
   ./install.sh [--preset NAME]... [--only NAMES] [--dir DIR] [--from DIR] [--logrotate]
                [--no-run] [--dry-run]
   ./install.sh --uninstall [--preset NAME]... [--dir DIR] [--logrotate] [--dry-run]
+END
+}
+
+usage() {
+    printf '%s\n\n' 'install.sh installs ipam-delegated, its delegates and presets into a plugin folder.' \
+        2>/dev/null || :
+    synopsis
+    cat 2>/dev/null <<'END' || :
 
 options:
   --dir DIR      the plugin folder; created if it is missing (default: /opt/cni/bin)
@@ -279,7 +285,7 @@ missing() {
 # Prints what the build of a program needs besides Rust.
 needs() {
     case $1 in
-    ipam-da-etcd) echo "protoc and its types (Debian: protobuf-compiler libprotobuf-dev, for a static build also musl-tools)" ;;
+    ipam-da-etcd) echo "protoc and its types (Debian: protobuf-compiler libprotobuf-dev)" ;;
     esac
 }
 
@@ -623,7 +629,8 @@ fail() {
 
 misused() {
     printf 'install.sh: %s\n\n' "$*" >&2
-    usage >&2
+    synopsis >&2
+    echo "--help says what each option does" >&2
     exit 2
 }
 

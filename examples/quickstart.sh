@@ -51,7 +51,10 @@ run() {
 is_free() { [ ! -e "leases/$1/$2" ]; }
 is_held() { [ -e "leases/$1/$2" ]; }
 
-say "A folder with the programs, and the variables that a runtime sets. You can paste each command"
+echo
+echo "Afterwards you can paste each command, up to the network namespaces, which are removed. A pasted"
+echo "ADD also prints a warning: this trial has a state folder of its own (ipam.stateDir)."
+say "A folder with the programs, and the variables that a runtime sets"
 run "cd $(printf %q "$work")"
 run 'export CNI_PATH=$PWD/bin CNI_IFNAME=eth0 CNI_NETNS=/run/netns/none'
 
@@ -166,7 +169,7 @@ is_free undo 10.219.0.2 || fail "the first address is still held"
 [ -e leases/undo/last_reserved_ip.0 ] || fail "an address was expected to be given first"
 
 say "Under the name host-local it takes host-local's configuration and goes on with its lease files"
-run 'ln -s ipam-delegated bin/host-local'
+run 'ln -sf ipam-delegated bin/host-local'
 cat >unchanged.json <<END
 {
   "cniVersion": "1.0.0",

@@ -46,6 +46,8 @@ fn what_is_not_understood_is_refused() {
         let outcome = site.run(arguments);
         assert_eq!(outcome.exit, Some(2), "{arguments:?}: {outcome:?}");
         assert!(outcome.stderr.contains("usage:") && !site.plugins.exists(), "{outcome:?}");
+        // The error stays on the screen: what each option does is in --help.
+        assert!(outcome.stderr.lines().count() < 10, "{outcome:?}");
     }
     for name in ["host-local", "host-local.orig"] {
         fs::create_dir_all(site.plugins.join(name)).unwrap();
