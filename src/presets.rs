@@ -111,8 +111,8 @@ pub const HOST_LOCAL_DIFFERENCES: &[&str] = &[
     "ADD, DEL and CHECK wait up to 10 seconds for the lock, then fail with code 11; \
      host-local waits without a limit.",
     WRITES_RECORD,
-    "The lease folder has a date long past: by a recent date, ipam-da-local sees that another \
-     program has changed it.",
+    "The date of the lease folder is set far back: a recent date shows ipam-da-local that another \
+     program has changed the folder.",
 ];
 
 /// The differences for a network when this preset replaces cni-ipam-etcd, the plugin `etcd`.
