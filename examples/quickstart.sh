@@ -5,6 +5,8 @@
 #
 # It installs nothing. In a source tree it first builds three programs, which needs Rust alone.
 set -euo pipefail
+unset CDPATH
+umask 022
 cd "$(dirname "$0")/.."
 root=$PWD
 
@@ -34,6 +36,11 @@ if [ -f Cargo.toml ]; then
 else
     built=$root/bin work=$root/quickstart
     echo "This runs two seconds. It leaves the folder $work and nothing else."
+fi
+# A second run would remove the folder of the first one.
+if has flock; then
+    exec 9<"${work%/*}"
+    flock -n 9 || fail "it runs already: wait for its end"
 fi
 rm -rf "$work" || fail "cannot remove $work, which an earlier run as another user made"
 mkdir -p "$work/bin"

@@ -68,6 +68,24 @@ fn each_command_that_it_prints_can_be_pasted_later() {
 }
 
 #[test]
+fn it_runs_from_its_folder_whatever_the_shell_has_set() {
+    let site = Site::real();
+    copy(&source("examples/quickstart.sh"), &site.release.join("examples/quickstart.sh"));
+    fs::create_dir_all(site.plugins.join("examples")).unwrap();
+    let script = "umask 777; export CDPATH=\"$1\"; exec bash examples/quickstart.sh";
+    let mut shell = Command::new("bash");
+    shell.args(["-c", script, "bash"]).arg(&site.plugins).current_dir(&site.release);
+    assert!(said(run(&mut shell)).contains("\n== Done."));
+
+    let mut second = Command::new("flock");
+    second.arg(&site.release).arg("bash").arg(site.release.join("examples/quickstart.sh"));
+    let second = run(&mut second);
+    assert_eq!(second.exit, Some(1), "{second:?}");
+    assert!(second.stderr.contains("it runs already"), "{second:?}");
+    assert!(site.release.join("quickstart/network.json").exists());
+}
+
+#[test]
 fn install_sh_works_after_it() {
     let site = Site::real();
     let (text, _) = quickstart(&site);
