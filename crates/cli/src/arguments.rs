@@ -78,7 +78,8 @@ impl Arguments {
 
 /// Error 4 for a mistyped call.
 pub fn usage_error(message: impl Into<String>) -> Error {
-    Error::new(ErrorCode::INVALID_ENVIRONMENT, message).advise("run help for the verbs and options")
+    Error::new(ErrorCode::INVALID_ENVIRONMENT, message)
+        .advise("the verb help lists verbs and options")
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]

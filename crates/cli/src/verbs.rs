@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn a_mistyped_call_is_refused_with_how_to_type_it() {
         const UNKNOWN: &str = r#"unknown verb "frob" of prog"#;
-        const HELP: &str = "run help for the verbs and options";
+        const HELP: &str = "the verb help lists verbs and options";
         const LIST: &str = "usage: prog list NETWORK [--json]";
         const LINT: &str = "usage: prog lint --config FILE";
         for (typed, message) in [

@@ -124,7 +124,7 @@ impl CredentialsSource {
         let message =
             format!("missing, and no other Kubernetes credentials found: {list}; {pod}; {home}");
         Err(Error::config("ipam.kubeconfig", message).advise(
-            "name a kubeconfig, for example \"kubeconfig\": \"/etc/cni/net.d/ipam.kubeconfig\"",
+            "name a kubeconfig, for example \"kubeconfig\": \"/etc/kubernetes/kubelet.conf\"",
         ))
     }
 
