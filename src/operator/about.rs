@@ -1,7 +1,5 @@
 //! The answers of delegates to `about --json`.
 
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 
 use super::reference;
@@ -16,9 +14,9 @@ pub(super) struct About {
     /// The reach of an allocator's store; `None` if it does not say.
     pub reach: Option<Reach>,
     /// The keys of `ipam` that it reads; `None` if it may read any key.
-    pub keys: Option<BTreeSet<String>>,
+    pub keys: Option<Vec<String>>,
     /// The keys that it reads of a range in `ipam.ranges`.
-    pub of_ranges: BTreeSet<String>,
+    pub of_ranges: Vec<String>,
 }
 
 impl About {
@@ -27,7 +25,7 @@ impl About {
     pub(super) fn of(session: &Session<'_>, step: &Step) -> Self {
         if step.is_standalone() {
             // It gets another section ipam.
-            return Self { keys: Some(BTreeSet::new()), ..Self::default() };
+            return Self { keys: Some(Vec::new()), ..Self::default() };
         }
         if !step.is_ours() {
             let keys = reference::of_ipam(step.own_name());
@@ -44,6 +42,6 @@ impl About {
     }
 }
 
-fn names_of(keys: &Value) -> Option<BTreeSet<String>> {
+fn names_of(keys: &Value) -> Option<Vec<String>> {
     Some(keys.as_object()?.keys().cloned().collect())
 }

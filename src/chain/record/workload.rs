@@ -1,6 +1,5 @@
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use ipam_kit::cni::Args;
 
@@ -10,7 +9,7 @@ use ipam_kit::cni::Args;
 /// runtime's own `CNI_ARGS`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Workload(BTreeMap<String, String>);
+pub(crate) struct Workload(Map<String, Value>);
 
 impl Workload {
     const NAMESPACE: &'static str = "K8S_POD_NAMESPACE";
@@ -29,7 +28,7 @@ impl Workload {
         let pairs = args.iter().filter(|(key, value)| {
             identifies(key) && !value.is_empty() && value.len().max(key.len()) <= Self::LONGEST
         });
-        Self(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+        Self(pairs.map(|(key, value)| (key.to_owned(), value.into())).collect())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -38,7 +37,7 @@ impl Workload {
 
     /// The namespace and the name of the pod.
     pub(crate) fn pod(&self) -> Option<(&str, &str)> {
-        Some((self.0.get(Self::NAMESPACE)?, self.0.get(Self::POD)?))
+        Some((self.0.get(Self::NAMESPACE)?.as_str()?, self.0.get(Self::POD)?.as_str()?))
     }
 }
 

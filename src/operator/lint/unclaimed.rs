@@ -74,7 +74,8 @@ impl Findings {
                 return;
             }
         }
-        let keys: BTreeSet<&String> = abouts.iter().flat_map(|about| &about.of_ranges).collect();
+        let mut keys = BTreeSet::new();
+        keys.extend(abouts.iter().flat_map(|about| &about.of_ranges));
         for key in keys {
             if key != "subnet" && ipam.get(key).is_some_and(|value| !value.is_null()) {
                 let message = format!(
@@ -90,8 +91,8 @@ impl Findings {
         for plugin in plugins {
             let name = plugin.get("type").and_then(Value::as_str).unwrap_or_default();
             let its = of_plugin(name);
-            let known = its.unwrap_or_default().iter().chain(EVERY_PLUGIN).copied().collect();
-            let read = ReadKeys { known, open: its.is_none() };
+            let mut read = ReadKeys { known: BTreeSet::new(), open: its.is_none() };
+            read.known.extend(its.unwrap_or_default().iter().chain(EVERY_PLUGIN));
             let why = format!("{name} does not read it");
             for key in plugin.keys() {
                 let is_read = read.known.iter().any(|it| it.eq_ignore_ascii_case(key));
@@ -128,7 +129,8 @@ struct ReadKeys<'a> {
 impl<'a> ReadKeys<'a> {
     /// The keys that delegates say they read, with the chain's own.
     fn of(abouts: impl IntoIterator<Item = &'a About>) -> Self {
-        let mut this = Self { known: CHAIN_KEYS.into(), open: false };
+        let mut this = Self { known: BTreeSet::new(), open: false };
+        this.known.extend(CHAIN_KEYS);
         for about in abouts {
             this.open |= about.keys.is_none();
             this.known.extend(about.keys.iter().flatten().map(String::as_str));
