@@ -42,7 +42,7 @@ class Store:
         return os.path.join(self.folder, str(name))
 
     def all(self):
-        """Reads every lease, by address. A file that is no lease fails the call."""
+        """Reads every lease, by address. A file that is not a lease fails the call."""
         leases = {}
         for name in filter(lambda name: name[0] != ".", os.listdir(self.folder)):
             try:
@@ -53,7 +53,7 @@ class Store:
         return leases
 
     def create(self, address, lease):
-        """Takes an address: link fails where its file exists, whoever made it."""
+        """Takes an address: link fails if another process made its file."""
         new = self.path(".new")
         with suppress(FileNotFoundError):
             os.unlink(new)  # After a kill it may be a second name of a lease.
