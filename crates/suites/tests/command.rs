@@ -163,3 +163,19 @@ fn a_selector_that_prints_without_end_fails_its_check() {
     assert_eq!(exit, Some(1), "{stdout}");
     assert!(stdout.starts_with("pools_are_valid  FAILED") && stdout.len() < 2000, "{stdout}");
 }
+
+#[test]
+fn a_selector_that_answers_a_gc_with_text_fails_its_check() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("text");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let (program, config) = (folder.join("ipam-ds-text"), folder.join("net.json"));
+    fs::write(&config, "{}").unwrap();
+    fs::write(&program, "#!/bin/sh\necho nothing to collect\n").unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let (program, config) = (program.to_str().unwrap(), config.to_str().unwrap());
+    let check = "gc_answers_pools_or_nothing";
+    let (exit, stdout, _) = said(&[program, "--config", config, "--only", check]);
+    assert_eq!(exit, Some(1), "{stdout}");
+    assert!(stdout.contains("GC has on stdout nothing to collect"), "{stdout}");
+}

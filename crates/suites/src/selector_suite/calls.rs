@@ -66,6 +66,9 @@ impl<'a> SelectorCalls<'a> {
         let output = self.output(verb, variables, &json!(config).to_string())?;
         let first = first_object(&output.stdout);
         if output.success {
+            expect(first.is_some() || output.stdout.trim().is_empty(), || {
+                format!("{verb} has on stdout {}", plain::output(&output.stdout))
+            })?;
             return Ok(Ok(first));
         }
         failure(&output, first).map(Err)
