@@ -35,7 +35,7 @@ fn told(world: &World, network: &Value) -> Vec<String> {
     let findings = reports.as_array().unwrap().iter().flat_map(|it| it["findings"].as_array());
     let of_keys = |finding: &Value| {
         let message = finding["message"].as_str().unwrap();
-        let words = ["did you mean", "read it: remove", "reads it: remove", "only beside"];
+        let words = [": did you mean", "read it: remove", "reads it: remove", "only beside"];
         let is_of_keys = words.iter().any(|words| message.contains(words));
         is_of_keys.then(|| {
             assert_eq!(finding["level"], "warning", "{message}");
