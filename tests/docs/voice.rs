@@ -64,7 +64,7 @@ const LENGTHS: [(&str, usize); 9] = [
     ("docs/errors.md", 120),
     ("docs/delegates.md", 250),
     ("docs/contract.md", 250),
-    ("CHANGELOG.md", 32),
+    ("CHANGELOG.md", 30),
 ];
 
 /// The most lines of the pages of a folder.

@@ -49,7 +49,7 @@ fn a_node_without_subnets_is_told_what_assigns_them() {
 }
 
 #[test]
-fn an_annotation_that_is_of_no_use_is_told_with_what_was_expected() {
+fn a_bad_annotation_error_says_what_was_expected() {
     const NAME: &str = "kube-node.nordix.org/net1";
     let site = Site::new("annotations", &["11.0.1.0/24"]);
     let network = with(&site.network(), "annotation", NAME);
