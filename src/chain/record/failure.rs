@@ -28,7 +28,7 @@ impl FailureReason {
         let mut secrets: Vec<&str> = configurations.into_iter().flat_map(secrets_in).collect();
         secrets.retain(|secret| secret.len() >= Self::SHORTEST_SECRET);
         // A secret may be a part of another one.
-        secrets.sort_by_key(|secret| Reverse(secret.len()));
+        secrets.sort_unstable_by_key(|secret| Reverse(secret.len()));
         let mut message = redacted(error.to_string(), secrets);
         if let Some((end, _)) = message.char_indices().nth(Self::LONGEST) {
             message.truncate(end);
