@@ -18,8 +18,8 @@ fn example(name: &str) -> PathBuf {
 
 /// A `PATH` that finds the interpreter itself first, not a script that looks for it.
 fn path() -> OsString {
-    let says = ["-c", "import os, sys; print(os.path.dirname(sys.executable), end='')"];
-    let output = Command::new("python3").args(says).output().unwrap();
+    let arguments = ["-c", "import os, sys; print(os.path.dirname(sys.executable), end='')"];
+    let output = Command::new("python3").args(arguments).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let first = PathBuf::from(String::from_utf8(output.stdout).unwrap());
     let rest = env::var_os("PATH").unwrap();

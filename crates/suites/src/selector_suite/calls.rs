@@ -1,4 +1,4 @@
-//! SelectorCalls of a selector, and what it answers.
+//! Calls of a selector, and its answers.
 
 use serde_json::{Deserializer, Map, Value, json};
 
