@@ -185,8 +185,8 @@ fn nonsense_is_an_error_that_names_the_delegate_and_gives_advice() {
         ("printf '\\377\\376\\0'", 110, &["its answer is not one JSON object"], true),
         ("printf '{}{}'", 110, &["its answer is not one JSON object"], true),
         ("printf '{\"ips\":[{\"addr'", 110, &["its answer is not one JSON object"], true),
-        ("printf '[]'", 110, &["no object", "run it by hand"], true),
-        ("printf null", 110, &["no object"], true),
+        ("printf '[]'", 110, &["its answer is JSON but not an object", "run it by hand"], true),
+        ("printf null", 110, &["its answer is JSON but not an object"], true),
         (deep, 110, &["its answer is not one JSON object", "recursion"], true),
         ("yes garbage", 110, &["more than 1 MiB", "logs belong on stderr"], true),
         (
