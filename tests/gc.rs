@@ -366,3 +366,15 @@ fn forget_drops_a_record_that_cannot_be_read_and_a_dry_run_leaves_it_where_it_is
     assert!(done.stdout.contains("forgot c1/eth0 on net"), "{done:?}");
     assert_eq!(records(&world), [""; 0]);
 }
+
+#[test]
+fn forget_says_that_an_allocator_may_hold_what_an_empty_record_has_lost() {
+    let world = world("");
+    add(&world, "a", "c1");
+    fs::write(world.record("c1"), "").unwrap();
+    let told = "its addresses are unknown, and an allocator may still hold them";
+    let dry = world.typed(&["forget", "net", "c1"]);
+    assert!(dry.stdout.contains(told), "{dry:?}");
+    let done = world.typed(&["forget", "net", "c1", "--yes"]);
+    assert!(done.stdout.contains(told), "{done:?}");
+}

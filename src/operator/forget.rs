@@ -72,7 +72,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     Ok(Printed::text(text))
 }
 
-/// The rest of an unreadable record.
+/// The rest of an unreadable or empty record.
 const UNKNOWN: &str = "its addresses are unknown, and an allocator may still hold them";
 
 /// The remark on an attachment without a record, such as a container from before a move.
@@ -131,6 +131,10 @@ fn remove(path: &Path) -> Result<()> {
 
 /// Describes the leases that stay in the stores without the record.
 fn describe_left(record: &Record) -> String {
+    // A loss of power may have taken what was written.
+    if record.is_empty() {
+        return UNKNOWN.to_owned();
+    }
     let mut delegates: Vec<&str> = Vec::new();
     for run in record.runs() {
         // After `reassert` one may hold it in several stores.

@@ -15,6 +15,7 @@ fn what_is_held_is_claimed_again_and_then_the_store_is_accepted() {
 
     let dry = world.reassert(&[]);
     assert!(dry.stderr.contains("nothing was claimed or accepted; add --yes"), "{dry:?}");
+    assert!(dry.stderr.contains("run reassert --claim-only --yes on every node"), "{dry:?}");
     let told = dry.success();
     assert_eq!(fates(&told), [fate("c1", "would claim"), fate("store", "would accept")]);
     assert_eq!(

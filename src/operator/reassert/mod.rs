@@ -47,6 +47,9 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let Reassertion { rows, is_left_undone, mut printed, .. } = reassertion;
     if is_left_undone {
         printed.warnings.push("nothing was claimed or accepted; add --yes to do it".to_owned());
+        if !is_claim_only {
+            printed.warnings.push(CLAIM_FIRST.to_owned());
+        }
     } else if is_claim_only && operator.does_it() {
         printed.warnings.push(NOT_YET.to_owned());
     }
@@ -64,6 +67,8 @@ const COLUMNS: &[Column] = &[
     Column::text("OUTCOME", "outcome"),
     Column::text("WHY", "why"),
 ];
+
+const CLAIM_FIRST: &str = "before --yes, run reassert --claim-only --yes on every node: an ADD may give what a node has not claimed";
 
 const NOT_YET: &str =
     "no store was accepted: when every node has claimed, run reassert --yes on each";
