@@ -192,14 +192,14 @@ fn nonsense_is_an_error_that_names_the_delegate_and_gives_advice() {
         (
             "echo why >&2; exit 3",
             110,
-            &["exit status: 3", "no error object", "stderr: why", "run it by hand"],
+            &["exit status 3", "no error object", "stderr: why", "run it by hand"],
             true,
         ),
-        ("printf '{\"x\":1}'; exit 1", 110, &["exit status: 1", "no error object"], true),
+        ("printf '{\"x\":1}'; exit 1", 110, &["exit status 1", "no error object"], true),
         (
             "printf 'oops {\"code\":100,\"msg\":\"full\"} oops'; exit 1",
             110,
-            &["its answer is not one JSON object", "exit status: 1"],
+            &["its answer is not one JSON object", "exit status 1"],
             true,
         ),
         ("printf '{\"code\":100,\"msg\":\"full\"}'; exit 1", 100, &["hostile: full"], false),
@@ -210,20 +210,20 @@ fn nonsense_is_an_error_that_names_the_delegate_and_gives_advice() {
         (
             "printf '{\"code\":100,\"msg\":\"full\"}'; exit 0",
             100,
-            &["hostile: full", "exit status: 0"],
+            &["hostile: full", "exit status 0"],
             true,
         ),
         (
             "printf '{\"cniVersion\":\"1.0.0\",\"code\":7,\"msg\":\"bad\",\"details\":\"no pool\"}'",
             7,
-            &["hostile: bad", "no pool", "exit status: 0"],
+            &["hostile: bad", "no pool", "exit status 0"],
             true,
         ),
-        ("kill -9 $$", 110, &["signal: 9 (SIGKILL)", "no error object"], true),
+        ("kill -9 $$", 110, &["signal 9 (SIGKILL)", "no error object"], true),
         (
             "printf '{\"ips\":[{\"address\":\"10.0.0.3/24\"}]}'; kill -11 $$",
             110,
-            &["signal: 11"],
+            &["signal 11"],
             true,
         ),
         (

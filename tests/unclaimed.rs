@@ -35,7 +35,7 @@ fn told(world: &World, network: &Value) -> Vec<String> {
     let findings = reports.as_array().unwrap().iter().flat_map(|it| it["findings"].as_array());
     let of_keys = |finding: &Value| {
         let message = finding["message"].as_str().unwrap();
-        let words = [": did you mean", "read it: remove", "reads it: remove", "only beside"];
+        let words = [": did you mean", "read it: remove", "reads it: remove", "only together with"];
         let is_of_keys = words.iter().any(|words| message.contains(words));
         is_of_keys.then(|| {
             assert_eq!(finding["level"], "warning", "{message}");
@@ -79,7 +79,7 @@ fn what_counts_beside_a_subnet_alone_is_named_without_one() {
     let excluding = with(&excluding, "gateway", "10.210.0.9");
     let message = |key: &str| {
         format!(
-            "ipam.{key} has an effect only beside ipam.subnet: move it into the ranges that it is meant for"
+            "ipam.{key} has an effect only together with ipam.subnet: move it into the ranges that it is meant for"
         )
     };
     assert_eq!(told(&world, &excluding), [message("exclude"), message("gateway")]);

@@ -229,6 +229,10 @@ fn undo_error(error: Error, said: &str) -> Error {
     if error.in_full() == said {
         return Error::new(error.code(), "the undo failed with the same error");
     }
+    let details = error.details();
+    if !details.is_empty() && said.ends_with(&details) {
+        return Error::new(error.code(), format!("the undo failed: {error}"));
+    }
     error.within("the undo failed")
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn check(session: &Session<'_>) -> Result<()> {
             ErrorCode::NOT_HELD,
             format!("{} holds no address: its record is {state}", session.attachment()?),
         )
-        .advise("re-create the attachment"));
+        .advise("re-create the container"));
     };
     check_recorded(session, attempt, held, deadline)
 }
@@ -79,7 +79,7 @@ fn refuse_unlisted(attempt: &AttemptState, prev_result: &IpamResult) -> Result<(
                     format!("{} gave {ip}, which prevResult does not list", granted.delegate),
                 )
                 .advise(
-                    "the runtime has cached the result of another ADD: re-create the attachment",
+                    "the runtime has cached the result of another ADD: re-create the container",
                 ));
             }
         }

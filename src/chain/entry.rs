@@ -70,11 +70,12 @@ pub(crate) fn is_entry_key(key: &str) -> bool {
 
 /// Parses a timeout; `path` is its path in the configuration.
 pub(crate) fn parse_timeout(value: &Value, path: &str) -> Result<Duration> {
-    value.as_str().and_then(parse_duration).ok_or_else(|| {
-        Error::config(
-            path,
-            format!("invalid duration {}: expected a text such as \"10s\"", shown(value)),
-        )
+    let Some(text) = value.as_str() else {
+        let message = format!("expected a duration such as \"10s\", found {}", kind(value));
+        return Err(Error::config(path, message));
+    };
+    parse_duration(text).ok_or_else(|| {
+        Error::config(path, format!("invalid duration {text:?}: expected one such as \"10s\""))
     })
 }
 
@@ -135,7 +136,7 @@ fn take_serves(object: &mut Map<String, Value>, path: &str) -> Result<Option<Vec
     let Some(value) = object.remove("serves") else { return Ok(None) };
     serde_json::from_value(value).map(Some).map_err(|_| {
         Error::config(format!("{path}.serves"), "expected an array of pool names")
-            .advise(r#"as in ["blue"]"#)
+            .advise(r#"for example "serves": ["blue"]"#)
     })
 }
 
@@ -154,9 +155,8 @@ fn take_sets(object: &mut Map<String, Value>, path: &str) -> Result<Vec<String>>
     let path = format!("{path}.sets");
     let keys = value.as_array().map(|keys| keys.iter().map(Value::as_str));
     let Some(keys) = keys.and_then(|keys| keys.collect::<Option<Vec<&str>>>()) else {
-        return Err(
-            Error::config(path, "expected an array of keys of ipam").advise(r#"as in ["kube"]"#)
-        );
+        return Err(Error::config(path, "expected an array of keys of ipam")
+            .advise(r#"for example "sets": ["kube"]"#));
     };
     if let Some(key) = keys.iter().find(|key| is_chain_key(key)) {
         let message = format!("no selector may set {key}, a key of the chain");

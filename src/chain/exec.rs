@@ -106,7 +106,7 @@ impl DelegateCall<'_> {
                 ErrorCode::TIMED_OUT,
                 format!("timed out after {}, killed", show_duration(self.time)),
             )
-            .advise("look at what it waits for, or raise ipam.timeout or its own timeout"),
+            .advise("check what it waits for, or raise ipam.timeout or its own timeout"),
             KillReason::TooLong => {
                 Error::new(ErrorCode::DELEGATE, "printed more than 1 MiB, killed")
                     .advise("an answer is one JSON object; logs belong on stderr")
@@ -123,7 +123,7 @@ impl DelegateCall<'_> {
             Ok(object) => Some(object),
             Err(mut error) => {
                 if !output.status.success() {
-                    error = error.within(format_args!("it ended with {}", output.status));
+                    error = error.within(format_args!("it ended with {}", output.ending()));
                 }
                 let error = output.with_stderr(error.with_code(ErrorCode::DELEGATE));
                 return Err(self.failure(error.advise(RUN_IT), FailureKind::Unsure));
@@ -146,7 +146,7 @@ impl DelegateCall<'_> {
                 let (error, _) = reported_error(&object);
                 let advice = format!(
                     "it ended with {}: a delegate that reports an error must exit with 1",
-                    output.status
+                    output.ending()
                 );
                 Err(self.failure(error.advise(advice), FailureKind::Unsure))
             }
@@ -157,7 +157,7 @@ impl DelegateCall<'_> {
             }
             _ => {
                 let message =
-                    format!("it ended with {} and printed no error object", output.status);
+                    format!("it ended with {} and printed no error object", output.ending());
                 let error = output.with_stderr(Error::new(ErrorCode::DELEGATE, message));
                 Err(self.failure(error.advise(RUN_IT), FailureKind::Unsure))
             }

@@ -103,7 +103,7 @@ fn program_named_by(
     value: &Value,
     environment: &Environment,
 ) -> Result<(String, PathBuf), &'static str> {
-    let text = value.as_str().ok_or("expected a text, found")?;
+    let text = value.as_str().ok_or("expected a string, found")?;
     if text.is_empty() || text.contains('/') && !text.starts_with('/') {
         return Err("expected an absolute path or a command, found");
     }
@@ -237,8 +237,8 @@ mod tests {
     #[test]
     fn a_value_that_names_no_program_is_an_error_with_file_and_key() {
         for (value, why) in [
-            ("1", "conf: next: expected a text, found a number"),
-            ("null", "conf: next: expected a text, found null"),
+            ("1", "conf: next: expected a string, found a number"),
+            ("null", "conf: next: expected a string, found null"),
             (r#""""#, "conf: next: expected an absolute path or a command, found \"\""),
             (r#""./a""#, "conf: next: expected an absolute path or a command, found \"./a\""),
             (r#""HERE""#, "conf: next: missing or not executable: \"/"),

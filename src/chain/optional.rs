@@ -24,7 +24,7 @@ pub(crate) fn run_if_known(
     let output = DelegateCall { step, verb, environment, stdin, time }.run();
     match output {
         Err(failure) if is_unknown_verb(verb, &failure.error) => {
-            debug!("{} does not know {verb}", step.name);
+            debug!("{} does not support {verb}", step.name);
             if verb == Verb::Status {
                 // Older than the version that has STATUS, it may refuse that of an ADD as well.
                 let time = step.timeout.map_or(time, |own| own.min(time));

@@ -203,6 +203,11 @@ pub(crate) struct ProcessOutput {
 }
 
 impl ProcessOutput {
+    /// How the process ended: `exit status 3` or `signal 9 (SIGKILL)`.
+    pub(super) fn ending(&self) -> String {
+        self.status.to_string().replacen(": ", " ", 1)
+    }
+
     /// Adds the end of its stderr to the causes of an error that has no advice yet.
     pub(super) fn with_stderr(&self, error: Error) -> Error {
         let tail = String::from_utf8_lossy(&self.stderr_tail);

@@ -89,10 +89,8 @@ impl Query<'_> {
             Ok(answer) if output.status.success() => Ok(answer),
             Ok(Value::Object(error)) if error.contains_key("code") => Err(reported_error(&error).0),
             _ if output.status.success() && output.stdout.is_empty() => Err(self.unanswered("")),
-            _ => {
-                Err(output
-                    .with_stderr(self.unanswered(&format!(", but ended with {}", output.status))))
-            }
+            _ => Err(output
+                .with_stderr(self.unanswered(&format!(", but ended with {}", output.ending())))),
         }
     }
 

@@ -41,7 +41,7 @@ pub(super) const CACHE_DIR: OptionSpec = OptionSpec::with_value(
 );
 
 pub(super) const NO_CACHE: OptionSpec =
-    OptionSpec::flag("no-cache", "no runtime of this host keeps a result cache");
+    OptionSpec::flag("no-cache", "use no result cache: no runtime of this host keeps one");
 
 pub(super) const PINNED: OptionSpec =
     OptionSpec::flag("pinned", "also release if no process is in the network namespace");

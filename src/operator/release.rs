@@ -112,7 +112,7 @@ fn use_warning(lease: &AllocatorLease) -> Option<String> {
     let address = lease.address;
     match lease.record_state()?.state {
         "held" => Some(format!(
-            "{container} holds {address} by its record: the container may be running with it"
+            "the record of {container} has {address}: the container may be running with it"
         )),
         "none" => Some(format!(
             "{container} holds {address} without a record: it is from before a move, or a leak; \

@@ -9,7 +9,7 @@ use super::call::Operator;
 use super::list::{QUESTION, show};
 use super::pools;
 use super::printed::Printed;
-use ipam_cli::{PoolPlace, PoolRow, push_line, usage_error};
+use ipam_cli::{PoolPlace, PoolRow, not_an_address, push_line};
 use ipam_kit::cni::address::{parse_address_or_cidr, parse_cidr};
 use ipam_kit::error::{Error, ErrorCode, Result};
 
@@ -86,8 +86,7 @@ fn describe_place(operator: &Operator, network: &str, address: IpAddr) -> Option
 
 /// Parses a typed address, with the prefix length of its subnet or without.
 pub(crate) fn parse(text: &str) -> Result<IpAddr> {
-    let (address, prefix) =
-        parse_address_or_cidr(text).map_err(|error| usage_error(error.to_string()))?;
+    let (address, prefix) = parse_address_or_cidr(text).map_err(not_an_address)?;
     let subnet = prefix.and_then(|_| parse_cidr(text).ok());
     if subnet
         .is_some_and(|net| net.addr() == net.network() && net.prefix_len() < net.max_prefix_len())

@@ -1,4 +1,5 @@
 use std::ffi::OsString;
+use std::fmt::Display;
 
 use lexopt::prelude::*;
 
@@ -80,6 +81,13 @@ impl Arguments {
 pub fn usage_error(message: impl Into<String>) -> Error {
     Error::new(ErrorCode::INVALID_ENVIRONMENT, message)
         .advise("the verb help lists verbs and options")
+}
+
+/// Error 4 for an operand that should be an address.
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+pub fn not_an_address(error: impl Display) -> Error {
+    Error::new(ErrorCode::INVALID_ENVIRONMENT, error.to_string())
+        .advise("name an address such as 10.1.2.3")
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]

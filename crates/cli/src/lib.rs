@@ -43,7 +43,7 @@ mod verbs;
 use age::age;
 use map::{Glyphs, map};
 
-pub use arguments::{Arguments, usage_error};
+pub use arguments::{Arguments, not_an_address, usage_error};
 pub use file::read_file;
 pub use inspect::answer;
 pub use options::OptionSpec;

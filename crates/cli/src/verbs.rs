@@ -100,7 +100,7 @@ impl<R: Copy> Cli<R> {
 
     fn find(&self, name: &str) -> Result<&'static CliVerb<R>> {
         let verb = self.verbs.iter().find(|verb| verb.name == name);
-        verb.ok_or_else(|| usage_error(format!("unknown verb {name:?} of {}", self.program)))
+        verb.ok_or_else(|| usage_error(format!("unknown verb {name:?}")))
     }
 
     fn refuse_misuse(&self, verb: &CliVerb<R>, arguments: &Arguments) -> Result<()> {
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_mistyped_call_is_refused_with_how_to_type_it() {
-        const UNKNOWN: &str = r#"unknown verb "frob" of prog"#;
+        const UNKNOWN: &str = r#"unknown verb "frob""#;
         const HELP: &str = "the verb help lists verbs and options";
         const LIST: &str = "usage: prog list NETWORK [--json]";
         const LINT: &str = "usage: prog lint --config FILE";

@@ -83,9 +83,9 @@ impl OpenError {
         match self {
             Self::Busy => {
                 let message = format!("another call holds the attachment record {path}");
-                Error::new(ErrorCode::TRY_AGAIN, message).advise(
-                    "the runtime calls again; if the error stays, look for a delegate that hangs (fuser shows it)",
-                )
+                Error::new(ErrorCode::TRY_AGAIN, message).advise(format!(
+                    "call again; if the error persists, a delegate hangs: `fuser -v {path}` shows the process"
+                ))
             }
             Self::Opening(error) => {
                 let advice = match error.kind() {

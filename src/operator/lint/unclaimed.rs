@@ -79,7 +79,7 @@ impl Findings {
         for key in keys {
             if key != "subnet" && ipam.get(key).is_some_and(|value| !value.is_null()) {
                 let message = format!(
-                    "ipam.{key} has an effect only beside ipam.subnet: move it into the ranges that it is meant for"
+                    "ipam.{key} has an effect only together with ipam.subnet: move it into the ranges that it is meant for"
                 );
                 self.push("warning", &message);
             }

@@ -12,7 +12,8 @@ use ipam_kit::pool::{Pool, RangeSet};
 use super::{InspectCall, NetworkLedger};
 use crate::rows::LeaseState;
 use crate::{
-    Arguments, LeaseRow, NAME_WHOLE_ID, OptionSpec, print_leases, release_summary, usage_error,
+    Arguments, LeaseRow, NAME_WHOLE_ID, OptionSpec, not_an_address, print_leases, release_summary,
+    usage_error,
 };
 
 pub(super) fn list(call: &InspectCall<'_>) -> Result<String> {
@@ -186,5 +187,5 @@ impl NetworkLedger<'_> {
 }
 
 fn parse(word: &str) -> Result<IpAddr> {
-    parse_address(word).map_err(|error| usage_error(error.to_string()))
+    parse_address(word).map_err(not_an_address)
 }

@@ -194,5 +194,5 @@ fn unreadable(path: &Path, error: io::Error) -> Error {
         format!("{} cannot be read, which lists addresses of a container", path.display()),
         error,
     )
-    .advise("call again; if the error stays, check the disk, or remove the file")
+    .advise("call again; if the error persists, check the disk, or remove the file")
 }
