@@ -97,7 +97,7 @@ codes! {
         "read the server's answer in `details`; check rights, keys and the server's version",
         "cannot parse the answer to GET https://10.0.0.9:8443/pools/blue";
     /// CHECK: the attachment does not hold an address of its result any more.
-    NOT_HELD = 104, "recreate the container", "10.77.0.12 is not held by c1/eth0 on net";
+    NOT_HELD = 104, "re-create the container", "10.77.0.12 is not held by c1/eth0 on net";
     /// ADD: no server behind a delegate could be reached, so nothing was changed.
     UNREACHED = 105,
         "check the server, the network between, and the settings that name it; the next ADD tries again",

@@ -253,10 +253,11 @@ impl<T> Failover<T> {
             Kind::Unknown(reason) | Kind::NotDone(reason) => (reason, false),
             Kind::Rejected(reason) => (reason, true),
         };
-        match self.service.servers.len() {
-            1 => debug!("{server}: {reason}"),
-            _ if rejected => warn!("{server} rejected the request: {reason}"),
-            _ => warn!("{server} did not answer: {reason}"),
+        let is_repeated = self.statuses.reasons().nth(index) == Some(&*reason);
+        match rejected {
+            _ if is_repeated || self.service.servers.len() == 1 => debug!("{server}: {reason}"),
+            true => warn!("{server} rejected the request: {reason}"),
+            false => warn!("{server} did not answer: {reason}"),
         }
         // A try with hardly any time says less than the one before.
         if patience >= SHORTEST || rejected || self.statuses.is_unknown(index) {
@@ -312,7 +313,7 @@ impl<T> Failover<T> {
         Error::new(code, text).advise(if rejected {
             "check the answer of each server, and the settings that name it"
         } else {
-            "check that the servers run and that this host can reach them, then retry"
+            "check that the servers run and that this host can reach them, then call again"
         })
     }
 }

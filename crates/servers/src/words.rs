@@ -2,8 +2,13 @@
 
 use std::time::Duration;
 
+use ipam_kit::host::show_duration;
+
 /// The text for a connection that timed out.
 pub const NOT_CONNECTED: &str = "connection timed out";
+
+/// The text for a host whose name has no address.
+pub const UNRESOLVED: &str = "host name does not resolve";
 
 /// Advice about a server that should speak TLS and does not.
 pub const WITHOUT_TLS: &str = "the server does not speak TLS: use http://, or check the port";
@@ -32,5 +37,14 @@ pub const REFUSALS: [&str; 7] = [
 
 /// The text for a server that did not answer within `patience`.
 pub fn no_answer_within(patience: Duration) -> String {
-    format!("no answer within {}ms", patience.as_millis())
+    format!("no answer within {}", show_duration(patience))
+}
+
+/// The text of a failed connection in the same words for every transport.
+pub fn of_connection(text: String) -> String {
+    if text.contains("failed to lookup address information") {
+        return UNRESOLVED.to_owned();
+    }
+    let layers = ["transport error: ", "tcp connect error: "];
+    layers.iter().fold(&*text, |text, layer| text.strip_prefix(layer).unwrap_or(text)).to_owned()
 }

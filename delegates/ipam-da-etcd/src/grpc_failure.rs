@@ -25,6 +25,7 @@ pub(crate) fn connection_failure(error: &(dyn StdError + 'static), secured: bool
     }
     // So ends a server without TLS, and one that is being stopped.
     let ends = ["tls handshake eof", "Connection reset"];
+    let text = words::of_connection(text);
     match secured && ends.iter().any(|end| text.contains(end)) {
         true => RequestError::not_done(format!("{text} ({})", words::PERHAPS_WITHOUT_TLS)),
         false => RequestError::not_done(text),

@@ -302,7 +302,7 @@ fn time(milliseconds: u64) -> Option<SystemTime> {
 }
 
 fn not_held(message: String) -> Error {
-    Error::new(ErrorCode::NOT_HELD, message).advise("recreate the container")
+    Error::new(ErrorCode::NOT_HELD, message).advise("re-create the container")
 }
 
 /// The ranges of pools, as far as they can be read: those that the store alone knows, from there.

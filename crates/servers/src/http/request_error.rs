@@ -70,12 +70,12 @@ fn text(error: &ureq::Error, patience: Duration) -> String {
     match error {
         ureq::Error::Timeout(ureq::Timeout::Connect) => words::NOT_CONNECTED.to_owned(),
         ureq::Error::Timeout(_) => words::no_answer_within(patience),
-        ureq::Error::HostNotFound => "host name does not resolve".to_owned(),
+        ureq::Error::HostNotFound => words::UNRESOLVED.to_owned(),
         ureq::Error::Protocol(error) => format!("the answer is not HTTP/1.1: {error}"),
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             "the server closed the connection before the end of its answer".to_owned()
         }
-        ureq::Error::Io(error) => error.to_string(),
+        ureq::Error::Io(error) => words::of_connection(error.to_string()),
         other => other.to_string(),
     }
 }
