@@ -63,6 +63,35 @@ fn what_is_held_is_claimed_again_and_then_the_store_is_accepted() {
 }
 
 #[test]
+fn leases_of_a_claim_are_recorded_and_reap_releases_them() {
+    let world = world();
+    world.add(&["c1"]);
+    let before = world.lines("c1");
+    let answer = r#"{"ips":[{"address":"10.0.0.2/24"}],"pools":[],"leases":["anew"]}"#;
+    world.delegate("ipam-da-x.cni", &format!("printf '{answer}'"));
+    world.reassert(&["--claim-only", "--yes"]).success();
+
+    let lines = world.lines("c1");
+    let [attempt, .., held] = &lines[before.len()..] else { panic!("{lines:?}") };
+    assert_eq!(attempt, &before[0], "the ADD keeps its age");
+    let claimed = held["time"].as_u64();
+
+    world.edit_record("c1", |line| {
+        if line["event"] == "attempt" {
+            line["time"] = json!(1);
+        }
+    });
+    world.take_calls();
+    world.typed(&["reap", "--yes", "--no-cache", "--json"]).success();
+    let calls = world.calls();
+    let del = calls.iter().find(|call| call["stdin"]["prevResult"]["fence"].is_object()).unwrap();
+    let taken = &del["stdin"]["prevResult"];
+    assert_eq!(taken["leases"], json!(["anew"]));
+    assert_eq!(taken["fence"]["before"].as_u64(), claimed, "the claim took them after the ADD");
+    assert!(!world.record("c1").exists());
+}
+
+#[test]
 fn what_cannot_be_claimed_is_told_and_stops_nothing() {
     let world = world();
     world.add(&["c1", "c2", "c3"]);

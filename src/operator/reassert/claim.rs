@@ -85,7 +85,8 @@ impl Reassertion<'_> {
     }
 
     /// Claims what each allocator gave in the last ADD. A claim with other settings than the
-    /// recorded ones goes to `file`, so that a DEL goes there, too.
+    /// recorded ones goes to `file`, so that a DEL goes there, too. So do other leases than the
+    /// recorded ones: GC and `reap` release only what the record names.
     ///
     /// # Errors
     /// The record cannot be written.
@@ -118,14 +119,17 @@ impl Reassertion<'_> {
             self.push_row(row, outcome);
         }
         let Some(file) = file.filter(|_| claimed.runs != attempt.runs) else { return Ok(()) };
-        claimed.header.time = now();
-        claimed.header.reasserted = true;
+        // In the same store the ADD keeps its age; only its leases are others.
+        if claimed.runs.iter().zip(&attempt.runs).any(|(now, then)| now.run != then.run) {
+            claimed.header.time = now();
+            claimed.header.reasserted = true;
+        }
         claimed.outcome = AddOutcome::Held(Held { time: now(), ..held.clone() });
         claimed.events().iter().try_for_each(|event| file.append(event))
     }
 
-    /// Claims what one allocator gave. With other settings than the recorded ones, `run` and
-    /// `granted` become what was claimed with and what the allocator answered.
+    /// Claims what one allocator gave. `granted` gets the leases of the answer; with other settings
+    /// than the recorded ones, `run` becomes what was claimed with.
     fn claim(
         &mut self,
         session: &Session<'_>,
@@ -170,6 +174,9 @@ impl Reassertion<'_> {
         if let Some(other) = other {
             *run = other;
             *granted = answered;
+        } else if !answered.leases.is_empty() {
+            granted.leases = answered.leases;
+            granted.unsure |= answered.unsure;
         }
         Ok(ClaimOutcome::Claimed)
     }
