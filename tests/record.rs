@@ -437,6 +437,15 @@ fn an_undo_that_fails_alike_does_not_say_it_again() {
 }
 
 #[test]
+fn an_undo_that_fails_otherwise_does_not_repeat_the_advice() {
+    let world = World::new();
+    world.delegate("a", "case $CNI_COMMAND in ADD) msg=away;; *) msg=gone;; esac; printf '{\"code\":103,\"msg\":\"%s\",\"details\":\"look there\"}' $msg; exit 1");
+    let (_, text) = world.call("ADD", "c1", &world.network(json!(["a"]))).failure();
+    assert!(text.starts_with("a: away: look there; the undo failed: a: gone"), "{text}");
+    assert_eq!(text.matches("look there").count(), 1, "{text}");
+}
+
+#[test]
 fn an_undo_that_fails_leaves_the_record_for_del() {
     let world = World::new();
     world.delegate("a", "case $CNI_COMMAND in ADD) printf '{\"ips\":[{\"address\":\"10.0.0.2/24\"}]}';; DEL) printf '{\"code\":103,\"msg\":\"away\"}'; exit 1;; esac");

@@ -273,6 +273,17 @@ fn none_that_answers_is_told_with_each_server_and_its_reason() {
 }
 
 #[test]
+fn a_server_is_warned_of_once_for_one_reason() {
+    let servers = [refused(), refused()];
+    let node = Node::at(&servers).with("timeout", "2s");
+    let outcome = within(BOUND, || node.call("ADD", "c1"));
+    for server in &servers {
+        let warning = format!("{server} did not answer: ");
+        assert_eq!(outcome.stderr.matches(&warning).count(), 1, "{outcome:?}");
+    }
+}
+
+#[test]
 fn servers_that_nobody_came_to_in_time_are_named_too() {
     let silent = [(); 4].map(|()| Silent::listen());
     let servers = silent.each_ref().map(|silent| url(&silent.endpoint()));
