@@ -43,4 +43,5 @@ pub mod pages;
 pub mod servers;
 pub mod typed;
 pub mod vectors;
+pub mod whereabouts;
 pub mod world;

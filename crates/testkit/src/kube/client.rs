@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::servers::http::{Answer, exchange};
+use crate::servers::process;
 
 /// How long each piece of an answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,10 +33,13 @@ impl Client {
         Self { patience, ..self.clone() }
     }
 
-    /// One request, with path and query. A PATCH merges.
+    /// One request, with path and query. A PATCH with an array is a JSON patch, another merges.
     pub fn try_ask(&self, method: &str, target: &str, body: &[u8]) -> io::Result<Answer> {
-        let kind =
-            if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        let kind = match (method, body.first()) {
+            ("PATCH", Some(b'[')) => "application/json-patch+json",
+            ("PATCH", _) => "application/merge-patch+json",
+            _ => "application/json",
+        };
         let token = self.token.as_ref();
         let token = token.map_or_else(String::new, |t| format!("Authorization: Bearer {t}\r\n"));
         let head = format!(
@@ -75,6 +79,16 @@ impl Client {
     #[track_caller]
     pub fn post(&self, path: &str, object: &Value) -> Value {
         self.ask("POST", path, object.to_string().as_bytes()).success().json()
+    }
+
+    /// Makes a namespace of a test's own, and gives its name. It stays: a server alone never ends
+    /// the deletion of one.
+    #[track_caller]
+    pub fn create_namespace(&self) -> String {
+        let name = process::unique();
+        let metadata = json!({"name": name});
+        self.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}));
+        name
     }
 
     /// Merges into the object at a path; null removes. The status is an object of its own, at

@@ -14,6 +14,8 @@ use crate::servers::process;
 pub struct Grant<'a> {
     kube: &'a Kube,
     name: String,
+    /// The namespace that they are for; none for the whole cluster.
+    namespace: Option<String>,
     user: String,
     /// What tells whether the server knows of them.
     sample: Value,
@@ -25,16 +27,28 @@ impl Kube {
     /// in the whole cluster, and waits until it holds.
     #[track_caller]
     pub fn allow(&self, login: &Login, rules: &Value) -> Grant<'_> {
+        self.allow_where(None, login, rules)
+    }
+
+    /// Allows a user what these rules say in one namespace, and waits until it holds.
+    #[track_caller]
+    pub fn allow_in(&self, namespace: &str, login: &Login, rules: &Value) -> Grant<'_> {
+        self.allow_where(Some(namespace), login, rules)
+    }
+
+    #[track_caller]
+    fn allow_where(&self, namespace: Option<&str>, login: &Login, rules: &Value) -> Grant<'_> {
         let name = process::unique();
-        let metadata = json!({"name": name});
+        let metadata = json!({"name": name, "namespace": namespace});
         let group = "rbac.authorization.k8s.io";
         let version = format!("{group}/v1");
+        let kind = if namespace.is_some() { "Role" } else { "ClusterRole" };
         self.create(&json!({
-            "apiVersion": version, "kind": "ClusterRole", "metadata": metadata, "rules": rules,
+            "apiVersion": version, "kind": kind, "metadata": metadata, "rules": rules,
         }));
         self.create(&json!({
-            "apiVersion": version, "kind": "ClusterRoleBinding", "metadata": metadata,
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
+            "apiVersion": version, "kind": format!("{kind}Binding"), "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": kind, "name": name},
             "subjects": [{"apiGroup": group, "kind": "User", "name": login.user}],
         }));
         let first = &rules[0];
@@ -43,8 +57,10 @@ impl Kube {
             "group": first["apiGroups"][0],
             "resource": first["resources"][0],
             "name": first["resourceNames"][0],
+            "namespace": namespace,
         });
-        let grant = Grant { kube: self, name, user: login.user.clone(), sample };
+        let (namespace, user) = (namespace.map(str::to_owned), login.user.clone());
+        let grant = Grant { kube: self, name, namespace, user, sample };
         grant.until_allowed(true);
         grant
     }
@@ -64,8 +80,13 @@ impl Grant<'_> {
     /// Takes them away, and waits until that holds.
     #[track_caller]
     pub fn revoke(self) {
-        for kind in ["clusterrolebindings", "clusterroles"] {
-            self.kube.delete(&format!("/apis/rbac.authorization.k8s.io/v1/{kind}/{}", self.name));
+        let folder = match &self.namespace {
+            Some(namespace) => format!("namespaces/{namespace}/"),
+            None => "cluster".to_owned(),
+        };
+        for kind in ["rolebindings", "roles"] {
+            let path = format!("/apis/rbac.authorization.k8s.io/v1/{folder}{kind}/{}", self.name);
+            self.kube.delete(&path);
         }
         self.until_allowed(false);
     }

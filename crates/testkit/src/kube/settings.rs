@@ -9,12 +9,13 @@ use super::server::Kube;
 use crate::certificates::{Key, Pair, Standing};
 
 /// The parts of the API that it cannot be without, and those that tests use.
-const APIS: [&str; 7] = [
+const APIS: [&str; 8] = [
     "api/v1",
     "apiextensions.k8s.io/v1",
     "apiregistration.k8s.io/v1",
     "authentication.k8s.io/v1",
     "authorization.k8s.io/v1",
+    "coordination.k8s.io/v1",
     "rbac.authorization.k8s.io/v1",
     "storage.k8s.io/v1",
 ];

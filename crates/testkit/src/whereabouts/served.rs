@@ -1,0 +1,142 @@
+//! CRDs that a server serves.
+
+use std::ops::Deref;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use serde_json::{Value, json};
+
+use super::crds::Crds;
+use super::{API, collection};
+use crate::kube::{Client, Kube};
+use crate::servers::process;
+use crate::world::until;
+
+/// Where the definitions are.
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+impl Crds {
+    /// Makes a server serve these CRDs, in place of those of the same names, and waits until each
+    /// takes effect. Objects stay. CRDs of other names stay, too.
+    ///
+    /// The server's schemas have one more member at their root, which no object has: an object
+    /// that misuses it is refused as soon as the new schema is the one that is used.
+    #[track_caller]
+    pub fn install(&self, client: &Client) {
+        let put: Vec<(String, String)> = self.0.iter().map(|crd| put(client, crd)).collect();
+        for (plural, probe) in put {
+            let path = collection("default", &plural);
+            let kind = self.kind(&plural);
+            let object = json!({
+                "apiVersion": API, "kind": kind, "metadata": {"name": "probe"}, "spec": {},
+                probe.as_str(): 1,
+            });
+            let body = object.to_string();
+            until("the CRD takes effect", || {
+                let answer = client.ask("POST", &format!("{path}?dryRun=All"), body.as_bytes());
+                answer.status == 422 && answer.text().contains(&probe)
+            });
+            client.ask("GET", &path, b"").success();
+        }
+    }
+
+    /// Makes a server serve these CRDs and no other of whereabouts. The objects of the others are
+    /// deleted.
+    #[track_caller]
+    pub fn install_alone(&self, client: &Client) {
+        let group = self.0[0]["spec"]["group"].clone();
+        let all = client.get(DEFINITIONS).unwrap();
+        for crd in all["items"].as_array().unwrap() {
+            let known = self.0.iter().any(|own| own["metadata"]["name"] == crd["metadata"]["name"]);
+            if crd["spec"]["group"] == group && !known {
+                let path = path(crd);
+                client.delete(&path);
+                until("the CRD is deleted", || client.get(&path).is_none());
+            }
+        }
+        self.install(client);
+    }
+
+    fn kind(&self, plural: &str) -> &Value {
+        let names = self.0.iter().map(|crd| &crd["spec"]["names"]);
+        &names.into_iter().find(|names| names["plural"] == plural).unwrap()["kind"]
+    }
+}
+
+/// Writes a definition: its plural, and the member that the schema has more.
+#[track_caller]
+fn put(client: &Client, crd: &Value) -> (String, String) {
+    let probe = format!("probe{:016x}", process::random());
+    let mut crd = crd.clone();
+    for version in crd["spec"]["versions"].as_array_mut().unwrap() {
+        let schema = &mut version["schema"]["openAPIV3Schema"];
+        schema["properties"][&probe] = json!({"type": "string"});
+    }
+    // The server's controllers write it, too.
+    until("the CRD is written", || {
+        let answer = match client.get(&path(&crd)) {
+            None => client.ask("POST", DEFINITIONS, crd.to_string().as_bytes()),
+            Some(known) => {
+                crd["metadata"]["resourceVersion"] = known["metadata"]["resourceVersion"].clone();
+                client.ask("PUT", &path(&crd), crd.to_string().as_bytes())
+            }
+        };
+        answer.status != 409 && answer.success().status > 0
+    });
+    (crd["spec"]["names"]["plural"].as_str().unwrap().to_owned(), probe)
+}
+
+fn path(crd: &Value) -> String {
+    format!("{DEFINITIONS}/{}", crd["metadata"]["name"].as_str().unwrap())
+}
+
+/// The server that all tests of this binary share, which serves these CRDs and no other of
+/// whereabouts while the value lives. A test that needs other CRDs waits; one that changes them
+/// takes a server of its own and [`Crds::install`].
+pub struct Served {
+    kube: &'static Kube,
+}
+
+/// What the shared server serves, and how many tests use it.
+struct State {
+    crds: Option<Crds>,
+    users: usize,
+}
+
+static STATE: Mutex<State> = Mutex::new(State { crds: None, users: 0 });
+static FREED: Condvar = Condvar::new();
+
+impl Served {
+    #[track_caller]
+    pub fn by(crds: &Crds) -> Self {
+        let kube = Kube::shared();
+        let state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = |state: &mut State| state.users > 0 && state.crds.as_ref() != Some(crds);
+        let mut state = FREED.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner);
+        if state.crds.as_ref() != Some(crds) {
+            state.crds = None;
+            crds.install_alone(kube);
+            state.crds = Some(crds.clone());
+        }
+        state.users += 1;
+        Self { kube }
+    }
+
+    pub fn kube(&self) -> &'static Kube {
+        self.kube
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        STATE.lock().unwrap_or_else(PoisonError::into_inner).users -= 1;
+        FREED.notify_all();
+    }
+}
+
+impl Deref for Served {
+    type Target = Kube;
+
+    fn deref(&self) -> &Kube {
+        self.kube
+    }
+}
