@@ -1,25 +1,23 @@
 use std::io::{self, Read};
 use std::ops::ControlFlow;
-use std::time::Duration;
 
 use log::warn;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::credentials::KubeCredentials;
-use super::refusal::{ApiRefusal, RequestContext};
+use super::change::{ApiChange, ApiOutcome};
+use super::refusal::RequestContext;
 use super::resource::Resource;
+use super::session::KubeSession;
+use super::source::CredentialsSource;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
-use ipam_servers::{
-    Access, Client, HttpAnswer, HttpRequest, Method, Secret, Tls, each_element, escape, media,
-};
+use ipam_servers::{HttpAnswer, HttpRequest, Method, each_element, escape, media};
 
 /// A Kubernetes API server, with credentials.
 #[derive(Debug)]
 pub struct Kube {
-    client: Client,
-    credentials: KubeCredentials,
+    session: KubeSession,
 }
 
 /// Objects of a kind.
@@ -31,29 +29,6 @@ pub struct List<'a> {
     pub labels: &'a str,
     /// Objects in a page, from 1 to 500.
     pub page: usize,
-}
-
-/// Something to be changed.
-#[derive(Clone, Copy, Debug)]
-pub struct ApiChange<'a> {
-    /// POST makes an object of the kind, PUT replaces the one that is named, PATCH carries out a JSON
-    /// patch (RFC 6902) on it, DELETE removes it.
-    pub method: Method,
-    /// The object; for POST its kind.
-    pub resource: Resource<'a>,
-    /// JSON: the object, the patch, or for DELETE its options or nothing.
-    pub body: &'a [u8],
-}
-
-/// The outcome of a change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ApiOutcome<T> {
-    /// It was done, and this is what the server answered: the object, for DELETE that or a Status.
-    Done(T),
-    /// It was not done, for a reason that a caller may have expected.
-    Refused(ApiRefusal),
-    /// It may have been done, or may still be.
-    Unknown,
 }
 
 /// Objects in a page of a list where the caller asks for no other number.
@@ -71,8 +46,14 @@ const MOST: usize = 500;
 /// How often a list begins anew.
 const AGAIN: usize = 3;
 
-/// The statuses of which the body says more.
-const ANSWERS: [u16; 14] = [200, 201, 202, 400, 401, 403, 404, 405, 406, 409, 410, 413, 415, 422];
+/// The statuses of which the body says more. The first is an answer to changes alone: a read is
+/// repeated.
+const ANSWERS: [u16; 15] =
+    [500, 200, 201, 202, 400, 401, 403, 404, 405, 406, 409, 410, 413, 415, 422];
+
+/// The `Accept` of a change whose answer may leave out everything but the metadata.
+const METADATA_ONLY: &str =
+    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
 impl<'a> List<'a> {
     /// All objects of a kind, in pages of 100.
@@ -91,43 +72,18 @@ impl<'a> List<'a> {
 }
 
 impl Kube {
-    pub(super) fn new(
-        credentials: KubeCredentials,
-        timeout: Duration,
-        unreached: ErrorCode,
-        deadline: Deadline,
-    ) -> Result<Self> {
-        let bearer = |(place, token): &(String, Secret)| {
-            let value = Secret::parse(&format!("Bearer {}", token.expose()), place)?;
-            Ok(("Authorization", value))
-        };
-        let access = Access {
-            service: "Kubernetes API",
-            servers: vec![credentials.server.clone()],
-            tls: Tls::default(),
-            headers: credentials.token.iter().map(bearer).collect::<Result<_>>()?,
-            timeout,
-            unreached,
-            advice: |status, _| {
-                (300..400).contains(&status).then_some("the server is not a Kubernetes API server")
-            },
-        };
-        let client = Client::trusting(access, &credentials.trust, deadline)?.speaking(media::JSON);
-        Ok(Self { client, credentials })
-    }
-
     /// The identity of the cluster: a hash of the CA that signs for its API servers, else the server's
     /// URL.
     ///
     /// # Errors
     /// The CA's certificate cannot be read.
     pub(crate) fn cluster(&self) -> Result<String> {
-        self.credentials.cluster()
+        self.session.credentials().cluster()
     }
 
     /// The namespace of the credentials, if they name one: of the kubeconfig's context, or of the pod.
     pub fn namespace(&self) -> Option<&str> {
-        self.credentials.namespace.as_deref()
+        self.session.credentials().namespace.as_deref()
     }
 
     /// Reads an object; `None` if no object has this name.
@@ -135,9 +91,8 @@ impl Kube {
     /// # Errors
     /// The server is unreachable or refuses, see the crate; its answer is another object.
     pub fn get<T: DeserializeOwned>(&mut self, resource: &Resource<'_>) -> Result<Option<T>> {
-        let context = RequestContext::new(&self.client, &self.credentials, Method::Get, resource);
-        let answer = self.client.read(&request(&resource.path(), OBJECT));
-        let answer = answer.map_err(|error| self.explain(error))?;
+        let answer = self.session.read(&request(&resource.path(), OBJECT))?;
+        let context = self.session.context(Method::Get, resource);
         match answer.status {
             200 => {}
             404 if context.is_absent(&answer) => return Ok(None),
@@ -165,23 +120,23 @@ impl Kube {
     ) -> Result<()> {
         let resource = Resource { name: None, ..list.resource };
         let list = List { resource, page: list.page.clamp(1, MOST), ..*list };
-        let context = RequestContext::new(&self.client, &self.credentials, Method::Get, &resource);
         let first = list.path();
         let (mut path, mut begun) = (first.clone(), 1);
         loop {
             let mut broken = false;
-            let mut take = |status: u16, body: &mut dyn Read| match status {
-                200 => read_page(&context, body, list.page, &mut broken, each),
-                _ => {
-                    let mut answer = HttpAnswer::new(status, Vec::new());
-                    body.take(STATUS).read_to_end(&mut answer.body)?;
-                    Ok(Ok(answer))
-                }
-            };
-            let read = self.client.read_with(&request(&path, LIST), &mut take);
-            let answer = read.map_err(|error| self.explain(error))??;
+            let mut take =
+                |context: &RequestContext<'_>, status: u16, body: &mut dyn Read| match status {
+                    200 => read_page(context, body, list.page, &mut broken, each),
+                    _ => {
+                        let mut answer = HttpAnswer::new(status, Vec::new());
+                        body.take(STATUS).read_to_end(&mut answer.body)?;
+                        Ok(Ok(answer))
+                    }
+                };
+            let ask = request(&path, LIST);
+            let answer = self.session.read_with(&ask, &resource, &mut take)??;
             match answer.status {
-                200 => {}
+                401 if self.session.renew() => continue,
                 410 if path != first && begun < AGAIN => {
                     warn!(
                         "{resource}: the list has been forgotten between two pages, and begins anew"
@@ -189,6 +144,11 @@ impl Kube {
                     (path, begun) = (first.clone(), begun + 1);
                     continue;
                 }
+                _ => {}
+            }
+            let context = self.session.context(Method::Get, &resource);
+            match answer.status {
+                200 => {}
                 410 => return Err(context.refused(&answer).with_code(ErrorCode::TRY_AGAIN)),
                 _ => return Err(context.refused(&answer)),
             }
@@ -209,46 +169,51 @@ impl Kube {
     /// # Errors
     /// It was not and will not be done: the server is unreachable or refuses, see the crate.
     pub fn ask<T: DeserializeOwned>(&mut self, change: &ApiChange<'_>) -> Result<ApiOutcome<T>> {
-        let ApiChange { method, resource, body } = change;
-        let context = RequestContext::new(&self.client, &self.credentials, *method, resource);
+        let ApiChange { method, resource, body, metadata_only } = *change;
         let path = resource.path();
-        let media = (*method == Method::Patch).then_some(media::JSON_PATCH);
-        let ask = HttpRequest { method: *method, body, media, ..request(&path, OBJECT) };
-        let Some(answer) = self.client.write(&ask).map_err(|error| self.explain(error))? else {
+        let ask = HttpRequest {
+            method,
+            body,
+            media: (method == Method::Patch).then_some(media::JSON_PATCH),
+            headers: if metadata_only { &[("Accept", METADATA_ONLY)] } else { &[] },
+            ok_statuses: &ANSWERS,
+            ..request(&path, OBJECT)
+        };
+        let Some(answer) = self.session.write(&ask)? else {
             return Ok(ApiOutcome::Unknown);
         };
+        let context = self.session.context(method, &resource);
         if answer.status >= 300 {
-            return match context.expected(&answer) {
-                Some(refusal) => Ok(ApiOutcome::Refused(refusal)),
-                None => Err(context.refused(&answer)),
-            };
+            let refusal = context.expected(&answer).map(ApiOutcome::Refused);
+            return refusal.map_or_else(|| open_if_failed(&answer, context.refused(&answer)), Ok);
         }
         let done = match ObjectHead::parse(&answer.body) {
             None => Err(context.not_kubernetes(&answer)),
             Some(_) => parse(&answer.body).map_err(|error| context.not_understood(error)),
         };
-        done.map(ApiOutcome::Done).or_else(|error| {
-            warn!("the outcome of a request is unknown: {}", error.in_full());
-            Ok(ApiOutcome::Unknown)
-        })
+        Ok(done.map_or_else(|error| unknown(&error), ApiOutcome::Done))
     }
+}
 
-    /// An error of the client, with the code and the advice for a server that refuses.
-    fn explain(&self, error: Error) -> Error {
-        if !self.client.is_refused() {
-            return error;
-        }
-        let KubeCredentials { server, trust, server_path, ca_path, .. } = &self.credentials;
-        let error = error.with_code(ErrorCode::BACKEND);
-        if !server.is_secured() {
-            return error.advise(format!("check {server_path}"));
-        }
-        let error = error.advise(format!("check {server_path} and {ca_path}"));
-        match &trust.identity {
-            Some(_) => error.advise(format!("check {}", self.credentials.shown())),
-            None => error,
-        }
+impl CredentialsSource {
+    /// Reads the files and makes a client, which connects with its first request. `unreached` is the
+    /// code of an error if no request reached the API server.
+    ///
+    /// # Errors
+    /// Error 7: a file cannot be read, is wrong, or has a setting that is not supported.
+    pub fn open(&self, unreached: ErrorCode, deadline: Deadline) -> Result<Kube> {
+        KubeSession::open(self.clone(), unreached, deadline).map(|session| Kube { session })
     }
+}
+
+/// The outcome of a change that was neither done nor refused: the error, unless the server failed.
+fn open_if_failed<T>(answer: &HttpAnswer, error: Error) -> Result<ApiOutcome<T>> {
+    if answer.status < 500 { Err(error) } else { Ok(unknown(&error)) }
+}
+
+fn unknown<T>(error: &Error) -> ApiOutcome<T> {
+    warn!("the outcome of a request is unknown: {}", error.in_full());
+    ApiOutcome::Unknown
 }
 
 /// Reads a page of a list, and gives the answer without its objects.
@@ -282,7 +247,7 @@ fn read_page<T: DeserializeOwned>(
 const STATUS: u64 = 64 << 10;
 
 fn request(path: &str, limit: u64) -> HttpRequest<'_> {
-    HttpRequest { ok_statuses: &ANSWERS, limit, ..HttpRequest::new(Method::Get, path) }
+    HttpRequest { ok_statuses: &ANSWERS[1..], limit, ..HttpRequest::new(Method::Get, path) }
 }
 
 fn parse<T: DeserializeOwned>(

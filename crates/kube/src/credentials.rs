@@ -1,3 +1,4 @@
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
@@ -20,6 +21,14 @@ pub(super) struct KubeCredentials {
     pub server_path: String,
     /// The path of the CA, also if it is missing.
     pub ca_path: String,
+}
+
+/// The part of credentials that proves who sends a request, and that rotates.
+#[derive(PartialEq, Eq)]
+pub(super) struct LoginProof {
+    token: Option<Secret>,
+    /// PEM, if it can be read.
+    certificate: Option<Vec<u8>>,
 }
 
 /// The files of a pod's service account.
@@ -114,6 +123,15 @@ impl KubeCredentials {
         })
     }
 
+    /// The token and the client's certificate, as it is now.
+    pub(super) fn proof(&self) -> LoginProof {
+        let certificate = self.trust.identity.as_ref().and_then(|(certificate, _)| {
+            certificate.read("CERTIFICATE").ok().map(|content| content.into_owned())
+        });
+        let token = self.token.as_ref().map(|(_, secret)| secret.clone());
+        LoginProof { token, certificate }
+    }
+
     /// The credentials without their secrets, and whether they have expired: for an error.
     pub(super) fn shown(&self) -> String {
         let mut shown = Vec::new();
@@ -127,6 +145,13 @@ impl KubeCredentials {
             shown.push(with_validity("the token", path, validity));
         }
         if shown.is_empty() { "no credentials".to_owned() } else { shown.join(" and ") }
+    }
+}
+
+/// Without its secrets.
+impl fmt::Debug for LoginProof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
     }
 }
 

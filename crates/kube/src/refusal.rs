@@ -1,8 +1,11 @@
+use std::error::Error as StdError;
+use std::fmt;
+
 use super::credentials::KubeCredentials;
 use super::resource::Resource;
 use super::status::ApiStatus;
 use ipam_kit::error::{Error, ErrorCode};
-use ipam_servers::{Client, HttpAnswer, Method, Secrets};
+use ipam_servers::{HttpAnswer, Method, Secrets};
 
 /// Why a change was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +31,23 @@ pub enum RefusalReason {
     /// The server does not take the object (422): its kind has another schema or version there, or
     /// the caller has a defect.
     Invalid,
+    /// The object or the request is too large: for etcd (a 500, about 1.5 MiB), or for the API
+    /// server (413, 3 MiB or 10,000 operations of a patch).
+    TooLarge,
 }
+
+/// Whether an error says that the server rejected the credentials (401), also those that were read
+/// after the first 401. They may have been renewed since.
+pub fn is_unauthorized(error: &Error) -> bool {
+    error.source().is_some_and(|cause| cause.is::<Unauthorized>())
+}
+
+/// The words of a 500 about an object that was not stored: of the store, and of its client.
+const TOO_LARGE: [&str; 2] = ["request is too large", "trying to send message larger than max"];
+
+/// The server's words about credentials that it rejects.
+#[derive(Debug)]
+struct Unauthorized(String);
 
 /// A request, with what errors about its answer show.
 pub(super) struct RequestContext<'a> {
@@ -40,12 +59,12 @@ pub(super) struct RequestContext<'a> {
 
 impl<'a> RequestContext<'a> {
     pub(super) fn new(
-        client: &Client,
+        secrets: Secrets,
         credentials: &'a KubeCredentials,
         method: Method,
         resource: &'a Resource<'a>,
     ) -> Self {
-        Self { secrets: client.secrets().clone(), credentials, method, resource }
+        Self { secrets, credentials, method, resource }
     }
 
     /// The error of an answer that is not the expected one.
@@ -55,12 +74,14 @@ impl<'a> RequestContext<'a> {
         };
         match answer.status {
             401 => self
-                .error("rejected the credentials (401)", &status)
+                .fault("rejected the credentials (401)")
+                .caused_by(Unauthorized(self.secrets.shown(status.message.as_bytes())))
                 .advise(format!("renew them or configure others: {}", self.credentials.shown())),
             403 => self.forbidden(&status),
             404 => self
                 .error(format_args!("does not serve {} (404)", self.kind()), &status)
                 .advise(self.look_for_the_kind()),
+            code @ 500.. => self.error(format_args!("failed ({code})"), &status),
             code => self.error(format_args!("rejected the request ({code})"), &status),
         }
     }
@@ -74,6 +95,10 @@ impl<'a> RequestContext<'a> {
             (409, _) => RefusalReason::Conflict,
             (422, _) if self.is_about_a_patch(&status) => RefusalReason::TestFailed,
             (422, _) => RefusalReason::Invalid,
+            (413, _) => RefusalReason::TooLarge,
+            (500, _) if TOO_LARGE.iter().any(|words| status.message.contains(words)) => {
+                RefusalReason::TooLarge
+            }
             _ => return None,
         };
         Some(ApiRefusal { reason, message: self.secrets.shown(status.message.as_bytes()) })
@@ -109,7 +134,7 @@ impl<'a> RequestContext<'a> {
     }
 
     /// The error of an answer that may be an API server's and cannot be parsed.
-    pub(super) fn not_understood(&self, error: impl std::fmt::Display) -> Error {
+    pub(super) fn not_understood(&self, error: impl fmt::Display) -> Error {
         self.fault("sent an answer that cannot be parsed")
             .caused_by(self.secrets.shown(error.to_string().as_bytes()))
     }
@@ -185,12 +210,20 @@ impl<'a> RequestContext<'a> {
         Resource { name: None, namespace: None, ..*self.resource }.to_string()
     }
 
-    fn error(&self, message: impl std::fmt::Display, status: &ApiStatus) -> Error {
+    fn error(&self, message: impl fmt::Display, status: &ApiStatus) -> Error {
         self.fault(message).caused_by(self.secrets.shown(status.message.as_bytes()))
     }
 
-    fn fault(&self, message: impl std::fmt::Display) -> Error {
+    fn fault(&self, message: impl fmt::Display) -> Error {
         let (method, resource, server) = (self.method, self.resource, &self.credentials.server);
         Error::new(ErrorCode::BACKEND, format!("{method} {resource}: {server} {message}"))
     }
 }
+
+impl fmt::Display for Unauthorized {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl StdError for Unauthorized {}

@@ -2,11 +2,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::api::Kube;
 use super::credentials::{KubeCredentials, TOKEN};
 use ipam_kit::cni::Environment;
-use ipam_kit::delegate::Deadline;
-use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::error::{Error, Result};
 use ipam_servers::ConfigFile;
 
 /// The source of the credentials for a Kubernetes API server. No file is read yet.
@@ -77,13 +75,9 @@ impl CredentialsSource {
         }
     }
 
-    /// Reads the files and makes a client, which connects with its first request. `unreached` is the
-    /// code of an error if no request reached the API server.
-    ///
-    /// # Errors
-    /// Error 7: a file cannot be read, is wrong, or has a setting that is not supported.
-    pub fn open(&self, unreached: ErrorCode, deadline: Deadline) -> Result<Kube> {
-        Kube::new(self.credentials()?, self.timeout, unreached, deadline)
+    /// The time of [`CredentialsSource::within`].
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     fn of(origin: CredentialsOrigin) -> Self {
@@ -128,7 +122,11 @@ impl CredentialsSource {
         ))
     }
 
-    fn credentials(&self) -> Result<KubeCredentials> {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// Error 7: a file cannot be read, is wrong, or has a setting that is not supported.
+    pub(super) fn credentials(&self) -> Result<KubeCredentials> {
         match &self.origin {
             CredentialsOrigin::Named(ConfigFile { path, file }) => {
                 KubeCredentials::of_kubeconfigs(&[(format!("{path}: {}", file.display()), file)])
@@ -190,6 +188,8 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use ipam_kit::delegate::Deadline;
+    use ipam_kit::error::ErrorCode;
 
     const CONFIG: &str = "current-context: c\ncontexts: [{name: c, context: {cluster: k}}]\n\
                           clusters: [{name: k, cluster: {server: 'http://a'}}]\n";

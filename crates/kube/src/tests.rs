@@ -1,52 +1,59 @@
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 use super::*;
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode};
-use ipam_servers::{ConfigFile, Method};
+use ipam_servers::ConfigFile;
 use ipam_testkit::fake_http::{Fake, Reply, closed, fake, http};
 
 use Reply::{Say, SayAndClose, Silence};
 
 #[derive(Debug, Deserialize, PartialEq)]
-struct Node {
-    metadata: Metadata,
+pub(super) struct Node {
+    pub metadata: Metadata,
 }
 
 #[derive(Debug, Deserialize, PartialEq)]
-struct Metadata {
-    name: String,
+pub(super) struct Metadata {
+    pub name: String,
 }
 
 /// Somebody with a token at this server, and some time after the first trouble.
-fn kube_within(url: &str, timeout: Duration) -> Kube {
+pub(super) fn kube_within(url: &str, timeout: Duration) -> Kube {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config");
-    let text = format!(
+    std::fs::write(&file, kubeconfig(url, "s3cret")).unwrap();
+    kube_of(file, timeout)
+}
+
+pub(super) fn kubeconfig(url: &str, token: &str) -> String {
+    format!(
         "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
-         clusters: [{{name: k, cluster: {{server: '{url}'}}}}]\nusers: [{{name: u, user: {{token: s3cret}}}}]\n"
-    );
-    std::fs::write(&file, text).unwrap();
+         clusters: [{{name: k, cluster: {{server: '{url}'}}}}]\nusers: [{{name: u, user: {{token: {token}}}}}]\n"
+    )
+}
+
+pub(super) fn kube_of(file: PathBuf, timeout: Duration) -> Kube {
     let named = ConfigFile { path: "ipam.kubeconfig".to_owned(), file };
     let source =
         CredentialsSource::find(Some(named), &Environment::default()).unwrap().within(timeout);
     source.open(ErrorCode::UNREACHED, Deadline::after(Duration::from_secs(30))).unwrap()
 }
 
-fn kube(url: &str) -> Kube {
+pub(super) fn kube(url: &str) -> Kube {
     kube_within(url, Duration::from_secs(20))
 }
 
-fn object(name: &str) -> String {
+pub(super) fn object(name: &str) -> String {
     format!(r#"{{"apiVersion":"v1","kind":"Node","metadata":{{"name":"{name}"}}}}"#)
 }
 
-fn status(code: u16, reason: &str, message: &str, details: &str) -> String {
+pub(super) fn status(code: u16, reason: &str, message: &str, details: &str) -> String {
     let message = message.replace('"', "\\\"");
     let body = format!(
         r#"{{"kind":"Status","apiVersion":"v1","metadata":{{}},"status":"Failure","message":"{message}","reason":"{reason}","details":{{{details}}},"code":{code}}}"#
@@ -54,12 +61,12 @@ fn status(code: u16, reason: &str, message: &str, details: &str) -> String {
     http(code, &body)
 }
 
-fn always(text: &str) -> Fake {
+pub(super) fn always(text: &str) -> Fake {
     let text = text.to_owned();
     fake(move |_| Say(text.clone()))
 }
 
-fn read(text: &str) -> (Fake, Result<Option<Node>, Error>) {
+pub(super) fn read(text: &str) -> (Fake, Result<Option<Node>, Error>) {
     let server = always(text);
     let answer = kube(&server.url).get(&Resource::node("n"));
     (server, answer)
@@ -245,7 +252,7 @@ fn a_read_is_repeated_until_it_succeeds() {
     assert_eq!(server.requests(), 4);
 }
 
-fn page(names: &[&str], next: &str) -> String {
+pub(super) fn page(names: &[&str], next: &str) -> String {
     let items: Vec<_> = names.iter().map(|name| object(name)).collect();
     let items = items.join(",");
     let metadata = format!(r#"{{"resourceVersion":"1","continue":"{next}"}}"#);
@@ -339,135 +346,6 @@ fn a_list_that_is_refused_names_the_rule() {
     assert!(error.in_full().ends_with(rule), "{}", error.in_full());
     let error = names(&always(&http(200, &object("n"))), "").unwrap_err();
     assert!(error.to_string().contains("is not a Kubernetes API server"), "{error}");
-}
-
-const POOL: Resource<'_> = Resource {
-    group: "x.org",
-    version: "v1",
-    plural: "pools",
-    namespace: Some("ns"),
-    name: Some("n"),
-};
-
-fn ask(server: &Fake, method: Method, body: &[u8]) -> Result<ApiOutcome<Node>, Error> {
-    let resource = Resource { name: POOL.name.filter(|_| method != Method::Post), ..POOL };
-    kube(&server.url).ask(&ApiChange { method, resource, body })
-}
-
-#[test]
-fn a_change_is_sent_once_with_its_type() {
-    for (method, body, line, media) in [
-        (
-            Method::Post,
-            &b"{}"[..],
-            "POST /apis/x.org/v1/namespaces/ns/pools",
-            Some("application/json"),
-        ),
-        (Method::Put, b"{}", "PUT /apis/x.org/v1/namespaces/ns/pools/n", Some("application/json")),
-        (
-            Method::Patch,
-            b"[]",
-            "PATCH /apis/x.org/v1/namespaces/ns/pools/n",
-            Some("application/json-patch+json"),
-        ),
-        (
-            Method::Delete,
-            b"{}",
-            "DELETE /apis/x.org/v1/namespaces/ns/pools/n",
-            Some("application/json"),
-        ),
-        (Method::Delete, b"", "DELETE /apis/x.org/v1/namespaces/ns/pools/n", None),
-    ] {
-        let server = always(&http(201, &object("n")));
-        let ApiOutcome::Done(node) = ask(&server, method, body).unwrap() else { panic!("{line}") };
-        assert_eq!(node.metadata.name, "n");
-        let seen = server.seen.lock().unwrap();
-        let [request] = &seen[..] else { panic!("{seen:?}") };
-        assert!(request.starts_with(&format!("{line} HTTP/1.1\r\n")), "{request}");
-        assert!(request.as_bytes().ends_with(body));
-        let told =
-            |line: &str| line.to_lowercase().strip_prefix("content-type: ").map(str::to_owned);
-        assert_eq!(request.lines().find_map(told).as_deref(), media, "{request}");
-    }
-    let deleted =
-        http(200, r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}"#);
-    let change = ApiChange { method: Method::Delete, resource: POOL, body: b"" };
-    let outcome = kube(&always(&deleted).url).ask::<IgnoredAny>(&change).unwrap();
-    assert!(matches!(outcome, ApiOutcome::Done(IgnoredAny)));
-}
-
-#[test]
-fn a_change_that_is_not_done_says_why() {
-    let named = r#""name":"n","kind":"pools""#;
-    for (answer, reason) in [
-        (status(404, "NotFound", "m", named), RefusalReason::NotFound),
-        (
-            status(404, "NotFound", "m", r#""name":"ns","kind":"namespaces""#),
-            RefusalReason::NotFound,
-        ),
-        (status(409, "AlreadyExists", "m", named), RefusalReason::AlreadyExists),
-        (status(409, "Conflict", "m", named), RefusalReason::Conflict),
-        (status(422, "Invalid", "m", ""), RefusalReason::TestFailed),
-        (status(422, "Invalid", "m", r#""causes":[{"message":"wrong"}]"#), RefusalReason::Invalid),
-    ] {
-        let outcome = ask(&always(&answer), Method::Patch, b"[]").unwrap();
-        assert_eq!(outcome, ApiOutcome::Refused(ApiRefusal { reason, message: "m".to_owned() }));
-    }
-    let says_why = |method: Method, answer: String| match ask(&always(&answer), method, b"[]") {
-        Ok(ApiOutcome::Refused(refusal)) => refusal.reason,
-        other => panic!("{other:?}"),
-    };
-    let webhook = r#"{"kind":"Status","reason":"Invalid","message":"admission webhook"}"#;
-    assert_eq!(says_why(Method::Patch, http(422, webhook)), RefusalReason::Invalid);
-    assert_eq!(says_why(Method::Put, status(422, "Invalid", "m", "")), RefusalReason::Invalid);
-    let forbidden = r#"User "jane" cannot create resource "pools""#;
-    for (answer, code, text) in [
-        (
-            status(403, "Forbidden", forbidden, ""),
-            ErrorCode::BACKEND,
-            r#"give jane a Role in the namespace ns with the rule {"apiGroups": ["x.org"], "resources": ["pools"], "verbs": ["create"]}"#,
-        ),
-        (status(401, "Unauthorized", "m", ""), ErrorCode::BACKEND, "renew them"),
-        (
-            http(404, "404 page not found"),
-            ErrorCode::BACKEND,
-            "check that the custom resources of x.org are installed",
-        ),
-        (http(409, "<html>"), ErrorCode::BACKEND, "is not a Kubernetes API server"),
-        (
-            status(415, "UnsupportedMediaType", "m", ""),
-            ErrorCode::BACKEND,
-            "rejected the request (415): m",
-        ),
-        (
-            http(429, "").replace("X\r\n", "X\r\nRetry-After: 30\r\n"),
-            ErrorCode::TRY_AGAIN,
-            "HTTP 429",
-        ),
-    ] {
-        let error = ask(&always(&answer), Method::Post, b"{}").unwrap_err();
-        assert!(error.in_full().contains(text), "{}", error.in_full());
-        assert_eq!(error.code(), code, "{error}");
-    }
-}
-
-#[test]
-fn a_change_whose_answer_is_lost_or_not_understood_is_unknown() {
-    for reply in [
-        || SayAndClose(String::new()),
-        || SayAndClose(http(200, &object("n"))[..40].to_owned()),
-        || Say(status(500, "InternalError", "m", "")),
-        || Say(status(504, "Timeout", "m", "")),
-        || Say(http(200, "<html>")),
-        || Say(http(200, &object("n").replace("\"n\"", "7"))),
-    ] {
-        let server = fake(move |_| reply());
-        assert_eq!(ask(&server, Method::Patch, b"[]").unwrap(), ApiOutcome::Unknown);
-        assert_eq!(server.requests(), 1);
-    }
-    let mut silent = kube_within(&fake(|_| Silence).url, Duration::from_millis(500));
-    let change = ApiChange { method: Method::Delete, resource: POOL, body: b"" };
-    assert_eq!(silent.ask::<Node>(&change).unwrap(), ApiOutcome::Unknown);
 }
 
 #[test]

@@ -11,17 +11,16 @@ use std::time::Duration;
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::{Error, ErrorCode};
-use ipam_kube::{
-    ApiChange, ApiOutcome, CredentialsSource, Kube, List, RefusalReason, Resource, is_unreachable,
-};
-use ipam_servers::{ConfigFile, Method};
+use ipam_kube::{CredentialsSource, Kube, List, Resource, is_unauthorized, is_unreachable};
+use ipam_servers::ConfigFile;
 use ipam_testkit::kube::{
     Certificates, Credential, End, Key, Kubeconfig, Login, Material, Node, Speaker, Standing, Style,
 };
-use ipam_testkit::world::until;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+mod changes;
 
 type Result<T> = ipam_kit::Result<T>;
 
@@ -247,6 +246,32 @@ fn a_login_that_the_server_does_not_know_is_named() {
 }
 
 #[test]
+fn a_login_that_rotates_is_read_again_when_it_is_rejected() {
+    let server = ipam_testkit::kube::Kube::shared();
+    server.create_node(&Node::named("rotated"));
+    let unknown =
+        Login { credential: Credential::Token("s3cret-t0ken".to_owned()), ..server.nobody() };
+    let expired = server.certified_as("x", &["system:masters"], Key::P256, Standing::Expired);
+    let valid = server.certified("x", &["system:masters"], Key::Rsa);
+    let folder = TempDir::new().unwrap();
+    let write = |login: &Login| {
+        let config = Kubeconfig::of(server, login).material(Material::Files);
+        config.write(&folder.path().join("config"))
+    };
+    for (old, new) in [(&unknown, &server.admin()), (&expired, &valid), (&unknown, &valid)] {
+        let mut client = with(&write(old)).unwrap();
+        write(new);
+        assert_eq!(read(&mut client, "rotated").unwrap().as_deref(), Some("rotated"));
+        let mut client = with(&write(new)).unwrap();
+        write(old);
+        assert_eq!(read(&mut client, "rotated").unwrap().as_deref(), Some("rotated"));
+    }
+    let mut client = with(&write(&unknown)).unwrap();
+    write(&expired);
+    assert!(is_unauthorized(&read(&mut client, "rotated").unwrap_err()));
+}
+
+#[test]
 fn a_server_that_is_not_to_be_trusted_refuses_with_advice() {
     let server = ipam_testkit::kube::Kube::shared();
     let admin = server.admin();
@@ -418,131 +443,4 @@ fn a_list_of_many_comes_in_pages() {
     let list = List { labels: "a b", ..List::all(Resource::nodes()) };
     let take = &mut |_: IgnoredAny| ControlFlow::Continue(());
     has(&client.list(&list, take).unwrap_err(), &["rejected the request (400): unable to parse"]);
-}
-
-#[test]
-fn objects_are_made_changed_and_removed() {
-    let server = ipam_testkit::kube::Kube::shared();
-    let (_folder, client) = with_config(&Kubeconfig::of(server, &server.admin()));
-    let mut client = client.unwrap();
-    let all = Resource {
-        group: "",
-        version: "v1",
-        plural: "configmaps",
-        namespace: Some("written"),
-        name: None,
-    };
-    let one = Resource { name: Some("a"), ..all };
-    let object = |name: &str| {
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"k": "v"}}).to_string()
-    };
-    let mut ask = |method: Method, resource: Resource<'_>, body: &str| {
-        client.ask::<Value>(&ApiChange { method, resource, body: body.as_bytes() }).unwrap()
-    };
-    let why = |outcome: ApiOutcome<Value>| match outcome {
-        ApiOutcome::Refused(refusal) => refusal.reason,
-        other => panic!("{other:?}"),
-    };
-    let ApiOutcome::Done(made) = ask(Method::Post, all, &object("a")) else { panic!() };
-    assert_eq!(made["data"], json!({"k": "v"}));
-    assert_eq!(why(ask(Method::Post, all, &object("a"))), RefusalReason::AlreadyExists);
-    assert_eq!(why(ask(Method::Post, all, &object("A!"))), RefusalReason::Invalid);
-    let patch = |test: &str| {
-        json!([{"op": "test", "path": "/data/k", "value": test}, {"op": "add", "path": "/data/k", "value": "w"}])
-            .to_string()
-    };
-    let ApiOutcome::Done(patched) = ask(Method::Patch, one, &patch("v")) else { panic!() };
-    assert_eq!(patched["data"], json!({"k": "w"}));
-    assert_eq!(why(ask(Method::Patch, one, &patch("v"))), RefusalReason::TestFailed);
-    assert_eq!(
-        why(ask(Method::Patch, Resource { name: Some("b"), ..one }, &patch("v"))),
-        RefusalReason::NotFound
-    );
-    // What is replaced must be what was seen.
-    assert_eq!(why(ask(Method::Put, one, &made.to_string())), RefusalReason::Conflict);
-    let ApiOutcome::Done(_) = ask(Method::Put, one, &patched.to_string()) else { panic!() };
-    let other =
-        json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "other"}});
-    assert_eq!(why(ask(Method::Delete, one, &other.to_string())), RefusalReason::Conflict);
-    let ApiOutcome::Done(_) = ask(Method::Delete, one, "") else { panic!() };
-    assert_eq!(why(ask(Method::Delete, one, "")), RefusalReason::NotFound);
-    assert_eq!(client.get::<Value>(&one).unwrap(), None);
-}
-
-/// A kind of custom resources, whose objects have a number.
-fn define_pools(server: &ipam_testkit::kube::Kube) -> Resource<'static> {
-    let number = json!({"type": "object", "properties": {"number": {"type": "integer"}}});
-    let schema = json!({"type": "object", "properties": {"spec": number}});
-    server.create(&json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": "pools.patched.example.org"},
-        "spec": {
-            "group": "patched.example.org", "scope": "Cluster",
-            "names": {"plural": "pools", "singular": "pool", "kind": "Pool"},
-            "versions": [{"name": "v1", "served": true, "storage": true,
-                          "schema": {"openAPIV3Schema": schema}}],
-        },
-    }));
-    let known = "/apis/patched.example.org/v1/pools";
-    until("the kind of object is known", || server.ask("GET", known, b"").status == 200);
-    let group = "patched.example.org";
-    Resource { group, version: "v1", plural: "pools", namespace: None, name: Some("a") }
-}
-
-#[test]
-fn a_failed_test_of_a_patch_is_told_from_a_refused_object() {
-    let server = ipam_testkit::kube::Kube::shared();
-    let (_folder, client) = with_config(&Kubeconfig::of(server, &server.admin()));
-    let mut client = client.unwrap();
-    let mut patch = |resource: Resource<'_>, patch: Value| {
-        let body = patch.to_string();
-        let change = ApiChange { method: Method::Patch, resource, body: body.as_bytes() };
-        client.ask::<Value>(&change).unwrap()
-    };
-    let why = |outcome: ApiOutcome<Value>| match outcome {
-        ApiOutcome::Refused(refusal) => refusal.reason,
-        other => panic!("{other:?}"),
-    };
-    let node = Resource::node("patched");
-    server.create_node(&Node::named("patched").label("number", "1"));
-    let pool = define_pools(server);
-    server.create(&json!({"apiVersion": "patched.example.org/v1", "kind": "Pool",
-                          "metadata": {"name": "a"}, "spec": {"number": 1}}));
-    for (resource, path) in [(node, "/metadata/labels/number"), (pool, "/spec/number")] {
-        let test = |path: &str, value: Value| json!([{"op": "test", "path": path, "value": value}]);
-        for failed in [
-            test(path, json!("another")),
-            test(&format!("{path}/further"), json!("1")),
-            test("/metadata/resourceVersion", json!("1")),
-            json!([{"op": "remove", "path": "/metadata/absent"}]),
-        ] {
-            assert_eq!(
-                why(patch(resource, failed.clone())),
-                RefusalReason::TestFailed,
-                "{resource}: {failed}"
-            );
-        }
-        for value in [json!([7]), json!("a b")] {
-            let invalid = json!([{"op": "replace", "path": path, "value": value}]);
-            assert_eq!(
-                why(patch(resource, invalid.clone())),
-                RefusalReason::Invalid,
-                "{resource}: {invalid}"
-            );
-        }
-    }
-}
-
-#[test]
-fn an_answer_that_is_lost_leaves_a_change_open() {
-    let server = ipam_testkit::kube::Kube::shared();
-    let certificates = Certificates::make();
-    let speaker = Speaker::saying(&certificates, "", End::Cut);
-    let config = Kubeconfig::of(server, &server.admin())
-        .server(&speaker.url())
-        .authority(Some(&certificates.authority()));
-    let (_folder, client) = with_config(&config);
-    let change = ApiChange { method: Method::Delete, resource: Resource::node("x"), body: b"" };
-    assert_eq!(client.unwrap().ask::<Value>(&change).unwrap(), ApiOutcome::Unknown);
-    assert_eq!(speaker.requests().len(), 1);
 }
