@@ -26,7 +26,8 @@ fn each_release_keeps_the_members_that_its_crds_know() {
     ] {
         release.crds().install_alone(&kube);
         let objects = Objects::of(&kube, &kube.create_namespace());
-        objects.create_pool("", "10.1.0.0/24", &json!({"1": entry}));
+        let without_pod = json!({"id": "c2", "podref": ""});
+        objects.create_pool("", "10.1.0.0/24", &json!({"1": entry, "2": without_pod}));
         assert_eq!(kept(&objects.allocations("10.1.0.0-24")[&1]), members, "{release:?}");
     }
 }
