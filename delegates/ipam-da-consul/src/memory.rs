@@ -6,11 +6,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ipam_kit::allocate::Owner;
-use ipam_kit::allocate::owner_index::{is_refusal_recent, now};
+use ipam_kit::allocate::owner_index::now;
+use ipam_kit::allocate::store_memory::{StoreMemory, is_refusal_recent, untrusted};
 use ipam_kit::cni::NetworkName;
-use ipam_kit::host::{StateDir, StateFile, make_private_folder, open_own};
-use ipam_kit::{Error, ErrorCode, Result};
-use log::{debug, warn};
+use ipam_kit::host::{StateDir, make_private_folder, open_own};
+use ipam_kit::{Error, Result};
+use log::debug;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
@@ -21,10 +22,9 @@ use crate::txn::Pair;
 /// something, and the server that answered.
 #[derive(Debug)]
 pub(crate) struct ConsulMemory {
-    file: StateFile,
+    store: StoreMemory<StoreRecord>,
     /// The folder with a file for each owner that took something.
     owners: PathBuf,
-    record: StoreRecord,
     /// The marks when this call began: other calls write newer ones meanwhile.
     marks: BTreeMap<String, ClaimMark>,
     /// Whether the token may write keys of owners.
@@ -76,16 +76,15 @@ impl ConsulMemory {
     /// Opens the memory of a network. A `trusting` call also uses a store that was restored.
     pub(crate) fn open(state: &StateDir, network: &NetworkName, trusting: bool) -> Self {
         let folder = folder(state);
-        let file = StateFile::at(folder.join(format!("{network}.json")));
-        let record: StoreRecord = file.read();
+        let store = StoreMemory::<StoreRecord>::read(folder.join(format!("{network}.json")));
         let owners = folder.join("owners").join(network.as_str());
-        let indexed = !record.unindexed.is_some_and(is_refusal_recent);
-        Self { file, owners, marks: record.marks.clone(), record, indexed, trusting }
+        let indexed = !store.record().unindexed.is_some_and(is_refusal_recent);
+        Self { owners, marks: store.record().marks.clone(), store, indexed, trusting }
     }
 
     /// Returns the server that answered last, if it is not the first.
     pub(crate) fn server(&self) -> Option<String> {
-        self.record.server.clone()
+        self.store.record().server.clone()
     }
 
     /// Fails if the store was seen to be restored, until a person accepts it.
@@ -93,7 +92,7 @@ impl ConsulMemory {
     /// # Errors
     /// Code 11, with what to do.
     pub(crate) fn check_not_restored(&self) -> Result<()> {
-        if self.record.restored && !self.trusting { Err(restored()) } else { Ok(()) }
+        if self.store.record().restored && !self.trusting { Err(restored()) } else { Ok(()) }
     }
 
     /// Returns whether a claim may be made in a store without the node's latest one.
@@ -123,8 +122,9 @@ impl ConsulMemory {
         evidence: bool,
     ) -> bool {
         let has_claimed = self.marks.contains_key(node);
-        let is_known_server = recorded.iter().any(|server| self.record.servers.contains(server));
-        !self.record.restored
+        let is_known_server =
+            recorded.iter().any(|server| self.store.record().servers.contains(server));
+        !self.store.record().restored
             && self.matches_latest_claim(node, shown)
             && (evidence || (has_claimed && is_known_server))
     }
@@ -148,13 +148,13 @@ impl ConsulMemory {
 
     /// Remembers that the store was restored, and answers the error that says so.
     pub(crate) fn remember_restored(&mut self) -> Error {
-        self.write_or_warn(|record| record.restored = true);
+        self.store.remember(|record| record.restored = true);
         restored()
     }
 
     /// Remembers a claim, and the server that carried it out.
     pub(crate) fn remember_claim(&mut self, node: &str, mark: ClaimMark, server: &str) {
-        self.write_or_warn(|record| {
+        self.store.remember(|record| {
             if record.servers.len() < SERVERS {
                 record.servers.insert(server.to_owned());
             }
@@ -170,16 +170,12 @@ impl ConsulMemory {
     /// The state folder cannot be written.
     pub(crate) fn accept(&mut self, shown: &dyn Fn(&str) -> Option<ClaimMark>) -> Result<()> {
         let is_same = self.marks.keys().all(|node| self.matches_latest_claim(node, shown(node)));
-        let written = self.write(|record| {
+        self.store.accept(|record| {
             if !is_same {
                 record.servers.clear();
             }
             record.marks.clear();
             record.restored = false;
-        });
-        written.map_err(|error| {
-            Error::io(format!("cannot write {}", self.file.path().display()), error)
-                .advise("make the state folder writable for root, and call again")
         })
     }
 
@@ -192,16 +188,13 @@ impl ConsulMemory {
     /// Remembers that the store refuses keys of owners.
     pub(crate) fn remember_unindexed(&mut self) {
         self.indexed = false;
-        self.write_or_warn(|record| record.unindexed = Some(now()));
+        self.store.remember(|record| record.unindexed = Some(now()));
     }
 
     /// Remembers the server to begin with.
     pub(crate) fn remember_server(&mut self, server: Option<String>) {
-        if self.record.server == server {
-            return;
-        }
-        if let Err(error) = self.write(|record| record.server.clone_from(&server)) {
-            debug!("cannot write {}: {error}", self.file.path().display());
+        if self.store.record().server != server {
+            self.store.remember_hint(|record| record.server.clone_from(&server));
         }
     }
 
@@ -237,20 +230,6 @@ impl ConsulMemory {
     fn owner_file(&self, container: &str, ifname: &str) -> PathBuf {
         self.owners.join(format!("{container}:{ifname}"))
     }
-
-    fn write_or_warn(&mut self, change: impl FnOnce(&mut StoreRecord)) {
-        if let Err(error) = self.write(change) {
-            let path = self.file.path().display();
-            warn!(
-                "{path} cannot be written, so this node may not notice a restored store: {error}"
-            );
-        }
-    }
-
-    fn write(&mut self, change: impl FnOnce(&mut StoreRecord)) -> io::Result<()> {
-        self.record = self.file.change(change)?;
-        Ok(())
-    }
 }
 
 fn make_empty(path: &Path) -> io::Result<()> {
@@ -264,9 +243,7 @@ pub(crate) fn folder(state: &StateDir) -> PathBuf {
 
 fn restored() -> Error {
     let message = "the store does not have this node's latest claim: it was restored from a backup, or it is another store";
-    Error::new(ErrorCode::TRY_AGAIN, message).advise(
-        "addresses in use may count as free there: run `ipam-delegated reassert --claim-only --yes` on every node and, after that has succeeded on all of them, `ipam-delegated reassert --yes` on every node",
-    )
+    untrusted(message)
 }
 
 #[cfg(test)]
@@ -286,7 +263,7 @@ mod tests {
         next_call().remember_unindexed();
         assert!(!next_call().is_indexed());
         let before = now() - 11 * 60_000;
-        next_call().write(|record| record.unindexed = Some(before)).unwrap();
+        next_call().store.remember(|record| record.unindexed = Some(before));
         assert!(next_call().is_indexed());
     }
 }

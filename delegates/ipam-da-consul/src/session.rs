@@ -42,9 +42,7 @@ impl ConsulSession {
         let datacenter = site.datacenter.as_deref().unwrap_or_default();
         let store_name = escape(&format!("{}#{datacenter}", site.servers[0]));
         let pools_folder = memory::folder(&state).join("pools").join(store_name);
-        // A person sees what is in a store that was restored.
-        let trusting = request.is_reassert() || request.environment.text("CNI_COMMAND").is_none();
-        let memory = ConsulMemory::open(&state, keys.network(), trusting);
+        let memory = ConsulMemory::open(&state, keys.network(), request.trusts_any_store());
         let mut store = match current_servers::proven(request, &site, &memory, keys) {
             Some(store) => store,
             None => KvStore::new(site, request.unreached(), request.deadline)?,

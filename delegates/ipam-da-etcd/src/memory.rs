@@ -3,9 +3,9 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use ipam_kit::host::{StateDir, StateFile, make_private_folder};
+use ipam_kit::allocate::store_memory::{REASSERT, StoreMemory, is_refusal_recent, untrusted};
+use ipam_kit::host::{StateDir, make_private_folder};
 use ipam_kit::{Error, ErrorCode, Request, Result};
-use log::{debug, warn};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -21,12 +21,11 @@ use crate::values;
 /// last given out, and the server that answered.
 #[derive(Debug)]
 pub(crate) struct EtcdMemory {
-    file: StateFile,
+    store: StoreMemory<MemoryFile>,
     /// The part of the file that is about this delegate of the chain.
     part: String,
     /// The beginning of the keys, and their layout.
     key_space: String,
-    known: DelegateMemory,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -85,12 +84,15 @@ impl EtcdMemory {
             None => store.prefix.clone(),
             Some(_) => format!("{} in the layout {}", store.prefix, store.layout.name),
         };
-        Ok(Self::read(StateFile::at(path), serves.join(","), key_space))
+        Ok(Self { store: StoreMemory::read(path), part: serves.join(","), key_space })
     }
 
-    fn read(file: StateFile, part: String, key_space: String) -> Self {
-        let known = file.read::<MemoryFile>().remove(&part).unwrap_or_default();
-        Self { file, part, key_space, known }
+    fn known(&self) -> Option<&DelegateMemory> {
+        self.store.record().get(&self.part)
+    }
+
+    fn cluster(&self) -> Option<&Cluster> {
+        self.known()?.cluster.as_ref()
     }
 
     /// Fails when an answer is not of the store that is known, as it was before the request: a lower
@@ -100,9 +102,9 @@ impl EtcdMemory {
     /// # Errors
     /// Code 11, with what to do.
     pub(crate) fn check_answer(&mut self, answer: &EtcdAnswer, releasing: bool) -> Result<()> {
-        let Some(current) = &self.known.cluster else { return Ok(()) };
+        let (Some(known), Some(current)) = (self.known(), self.cluster()) else { return Ok(()) };
         let id = self.cluster_id(answer);
-        let former = self.known.former.iter().find(|former| releasing && former.id == id);
+        let former = known.former.iter().find(|former| releasing && former.id == id);
         let cluster = former.unwrap_or(current).clone();
         if cluster.id == id {
             return if cluster.is_set_back(answer) {
@@ -114,7 +116,7 @@ impl EtcdMemory {
         let elsewhere_in_it = cluster.id.strip_prefix(&format!("{:x} ", answer.cluster));
         Err(elsewhere_in_it.map_or_else(
             || {
-                not_known(format!(
+                untrusted(format!(
                     "the store is the etcd cluster {id} (id and prefix), but this node's leases are in {}",
                     cluster.id
                 ))
@@ -129,7 +131,7 @@ impl EtcdMemory {
     /// # Errors
     /// Code 11, with what to do.
     pub(crate) fn check_latest_claim(&mut self, latest: i64) -> Result<()> {
-        match self.known.cluster.clone() {
+        match self.cluster().cloned() {
             Some(cluster) if latest < cluster.revision => Err(self.set_back_error(&cluster)),
             _ => Ok(()),
         }
@@ -147,7 +149,7 @@ impl EtcdMemory {
         evidence: bool,
         named: bool,
     ) -> bool {
-        let known = &self.known;
+        let Some(known) = self.known() else { return named };
         let id = self.cluster_id(answer);
         let mut clusters = known.cluster.iter().chain(&known.former).peekable();
         if clusters.peek().is_none() {
@@ -162,7 +164,7 @@ impl EtcdMemory {
 
     /// Returns the revision of the latest claim that is known; 0 when none is.
     pub(crate) fn latest(&self) -> i64 {
-        self.known.cluster.as_ref().map_or(0, |cluster| cluster.revision)
+        self.cluster().map_or(0, |cluster| cluster.revision)
     }
 
     fn cluster_id(&self, answer: &EtcdAnswer) -> String {
@@ -173,7 +175,7 @@ impl EtcdMemory {
         if !cluster.set_back {
             self.remember_set_back(cluster);
         }
-        not_known(format!(
+        untrusted(format!(
             "the store is older than its revision {}, which this node knows: it was restored from a backup",
             cluster.reached()
         ))
@@ -181,34 +183,33 @@ impl EtcdMemory {
 
     /// Tells whether the store in use was restored from a backup, and was not accepted since.
     pub(crate) fn is_set_back(&self) -> bool {
-        self.known.cluster.as_ref().is_some_and(|cluster| cluster.set_back)
+        self.cluster().is_some_and(|cluster| cluster.set_back)
     }
 
     /// Reads again what other processes have written meanwhile.
     pub(crate) fn refresh(&mut self) {
-        self.known = self.file.read::<MemoryFile>().remove(&self.part).unwrap_or_default();
+        self.store.refresh();
     }
 
     /// Returns the address last given out of a range set.
     pub(crate) fn cursor(&self, index: u32) -> Option<IpAddr> {
-        self.known.cursors.get(&index).copied()
+        self.known()?.cursors.get(&index).copied()
     }
 
     /// Returns the endpoint that answered last, where it is not the first.
     pub(crate) fn endpoint(&self) -> Option<String> {
-        self.known.endpoint.clone()
+        self.known()?.endpoint.clone()
     }
 
     /// Tells whether the store denied us keys of our own not long ago.
     pub(crate) fn is_unindexed(&self) -> bool {
-        self.known
-            .unindexed
-            .is_some_and(|seconds| values::is_refusal_recent(seconds.saturating_mul(1000)))
+        let refused = self.known().and_then(|known| known.unindexed);
+        refused.is_some_and(|seconds| is_refusal_recent(seconds.saturating_mul(1000)))
     }
 
     /// Remembers that it did.
     pub(crate) fn remember_unindexed(&mut self) {
-        self.write_or_warn(|part| part.unindexed = Some(now()));
+        self.remember(|part| part.unindexed = Some(now()));
     }
 
     /// Remembers what an ADD has taken from the store that is known, which has `marked` it as the latest claim.
@@ -220,7 +221,7 @@ impl EtcdMemory {
         marked: bool,
     ) {
         let id = self.cluster_id(answer);
-        self.write_or_warn(|part| {
+        self.remember(|part| {
             part.cursors.extend(&given);
             part.remember_cluster_at(endpoint.host_and_port(), &id);
             part.record_claim(&id, answer.revision, marked);
@@ -230,18 +231,14 @@ impl EtcdMemory {
     /// Remembers the latest claim of all nodes: the fresher it is, the sooner a restored store is noticed.
     pub(crate) fn remember_latest_claim(&mut self, answer: &EtcdAnswer, latest: i64) {
         let id = self.cluster_id(answer);
-        let known = self.known.cluster.clone();
-        if known.is_some_and(|known| known.id != id || known.revision >= latest) {
-            return;
-        }
-        if let Err(error) = self.write(|part| part.record_claim(&id, latest, true)) {
-            debug!("{} cannot be written: {error}", self.file.path().display());
+        if self.cluster().is_none_or(|known| known.id == id && known.revision < latest) {
+            self.remember_hint(|part| part.record_claim(&id, latest, true));
         }
     }
 
     /// Remembers that a store has gone back behind what was known of it, unless it was accepted since.
     fn remember_set_back(&mut self, known: &Cluster) {
-        self.write_or_warn(|part| {
+        self.remember(|part| {
             for cluster in part.cluster.iter_mut().chain(&mut part.former) {
                 if cluster.id == known.id && cluster.revision >= known.revision {
                     cluster.set_back = true;
@@ -252,25 +249,17 @@ impl EtcdMemory {
 
     /// Remembers the endpoint that has answered, where it is another one than before.
     pub(crate) fn remember_endpoint(&mut self, endpoint: Option<String>) {
-        let known = self.known.clone();
-        if known.endpoint == endpoint {
-            return;
+        if self.endpoint() != endpoint {
+            self.remember_hint(|part| part.endpoint.clone_from(&endpoint));
         }
-        if let Err(error) = self.write(|part| part.endpoint.clone_from(&endpoint)) {
-            debug!("{} cannot be written: {error}", self.file.path().display());
-        }
-        // The answer at hand is judged by what was known before its request, and the file may know
-        // of claims that others have made since.
-        self.known = DelegateMemory { endpoint, ..known };
     }
 
-    fn write_or_warn(&mut self, change: impl Fn(&mut DelegateMemory)) {
-        if let Err(error) = self.write(change) {
-            warn!(
-                "{} cannot be written, so a restored store would go unnoticed: {error}",
-                self.file.path().display()
-            );
-        }
+    fn remember(&mut self, change: impl FnOnce(&mut DelegateMemory)) {
+        self.store.remember(|parts| change(parts.entry(self.part.clone()).or_default()));
+    }
+
+    fn remember_hint(&mut self, change: impl Fn(&mut DelegateMemory)) {
+        self.store.remember_hint(|parts| change(parts.entry(self.part.clone()).or_default()));
     }
 
     /// Takes the store as it is for the one in use, with its latest claim if it has a key of it.
@@ -284,26 +273,14 @@ impl EtcdMemory {
         latest: Option<i64>,
     ) -> Result<()> {
         let id = self.cluster_id(answer);
-        let written = self.write(|part| {
+        self.store.accept(|parts| {
+            let part = parts.entry(self.part.clone()).or_default();
             part.remember_cluster_at(endpoint.host_and_port(), &id);
             part.former.retain(|former| former.id != id);
             let seen = Cluster::seen(&id, latest.unwrap_or(answer.revision), latest.is_some());
             let old = part.cluster.replace(seen);
             part.former.extend(old.filter(|old| old.id != id));
-        });
-        written.map_err(|error| {
-            Error::io(format!("{} cannot be written", self.file.path().display()), error)
-                .advise("check space, rights and mount of the state folder, then run it again")
         })
-    }
-
-    /// Changes the file, which other processes change too.
-    fn write(&mut self, change: impl FnOnce(&mut DelegateMemory)) -> io::Result<()> {
-        let parts = self.file.change(|parts: &mut MemoryFile| {
-            change(parts.entry(self.part.clone()).or_default());
-        })?;
-        self.known = parts.get(&self.part).cloned().unwrap_or_default();
-        Ok(())
     }
 }
 
@@ -359,11 +336,6 @@ fn now() -> u64 {
     values::now() / 1000
 }
 
-fn not_known(what: String) -> Error {
-    Error::new(ErrorCode::TRY_AGAIN, what)
-        .advise(format!("addresses in use may be free in this store: {REASSERT}"))
-}
-
 /// Returns the error that the leases of this network are below other keys of the same cluster.
 fn elsewhere(known: &str, configured: &str) -> Error {
     let what = format!(
@@ -375,24 +347,21 @@ fn elsewhere(known: &str, configured: &str) -> Error {
     ))
 }
 
-const REASSERT: &str = "run `ipam-delegated reassert --claim-only --yes` on every node, and when all \
-    have done so `ipam-delegated reassert --yes` on every node";
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use tempfile::TempDir;
 
     fn memory(folder: &TempDir) -> EtcdMemory {
-        let file = StateFile::at(folder.path().join("etcd/net.json"));
-        EtcdMemory::read(file, String::new(), String::new())
+        let store = StoreMemory::read(folder.path().join("etcd/net.json"));
+        EtcdMemory { store, part: String::new(), key_space: String::new() }
     }
 
     #[test]
     fn a_claim_that_another_process_notes_after_an_answer_is_not_held_against_it() {
         let folder = TempDir::new().unwrap();
         let claim = |mut memory: EtcdMemory, revision| {
-            memory.write(|part| part.cluster = Some(Cluster::seen("a", revision, true))).unwrap();
+            memory.remember(|part| part.cluster = Some(Cluster::seen("a", revision, true)));
         };
         claim(memory(&folder), 5);
         let (mut asking, other) = (memory(&folder), memory(&folder));

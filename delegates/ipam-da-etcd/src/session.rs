@@ -46,9 +46,7 @@ impl EtcdSession {
             keys,
             memory,
             indexed,
-            // A person sees what is in a store, even if the store was swapped.
-            accepts_any_store: request.is_reassert()
-                || request.environment.text("CNI_COMMAND").is_none(),
+            accepts_any_store: request.trusts_any_store(),
             releasing: !matches!(request.verb, Verb::Add | Verb::Status),
         })
     }

@@ -4,7 +4,7 @@ use etcd_client::KeyValue;
 use ipam_kit::allocate::Lease;
 use ipam_kit::allocate::ledger::{Entry, Fault, Holder};
 pub(crate) use ipam_kit::allocate::owner_index::{
-    IndexedLease, LeaseRevision, OwnerIndex, OwnerState, is_refusal_recent, now, time, to_text,
+    IndexedLease, LeaseRevision, OwnerIndex, OwnerState, now, time, to_text,
 };
 use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;

@@ -16,6 +16,7 @@ mod requested_pools;
 mod role;
 pub mod search;
 mod span;
+pub mod store_memory;
 mod unknown_commits;
 
 pub use inspect::{Inspect, inspect};

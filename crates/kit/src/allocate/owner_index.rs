@@ -241,15 +241,6 @@ pub fn time(milliseconds: u64) -> SystemTime {
     UNIX_EPOCH.checked_add(Duration::from_millis(milliseconds)).unwrap_or(UNIX_EPOCH)
 }
 
-/// For how long a refusal counts, in milliseconds: rights may be granted later.
-const REFUSAL: u64 = 600_000;
-
-/// Whether a store's refusal of keys beside the pools still counts: it was noted at this time in
-/// milliseconds since 1970, within the last ten minutes by a clock that may have been set back.
-pub fn is_refusal_recent(noted: u64) -> bool {
-    now().abs_diff(noted) < REFUSAL
-}
-
 /// A value as JSON, on one line.
 pub fn to_text(value: &impl Serialize) -> String {
     // The keys are strings and the members plain, so writing cannot fail.
@@ -294,15 +285,6 @@ mod tests {
         assert_eq!(again.leases[0].since, Some(written));
         // So nothing but the owner's key is written.
         assert_eq!(again.together(), 0);
-    }
-
-    #[test]
-    fn a_refusal_counts_for_ten_minutes_also_after_the_clock_was_set() {
-        let minutes = |minutes: u64| minutes * 60_000;
-        assert!(is_refusal_recent(now()));
-        assert!(is_refusal_recent(now() - minutes(9)) && is_refusal_recent(now() + minutes(9)));
-        assert!(!is_refusal_recent(now() - minutes(11)) && !is_refusal_recent(now() + minutes(11)));
-        assert!(!is_refusal_recent(0) && !is_refusal_recent(u64::MAX));
     }
 
     #[test]

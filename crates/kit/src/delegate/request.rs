@@ -85,6 +85,12 @@ impl Request {
         self.members().purpose().is_ok_and(|purpose| purpose == Purpose::Reassert)
     }
 
+    /// Whether the call uses any store that it finds, even one that was restored or swapped: a
+    /// reassert, or a person who looks.
+    pub fn trusts_any_store(&self) -> bool {
+        self.is_reassert() || self.environment.text("CNI_COMMAND").is_none()
+    }
+
     /// Whether errors in the configuration that earlier releases ignored are refused: on ADD and
     /// STATUS. Other verbs and a reassert may get the configuration of a record of such a release,
     /// and a person must be able to read and release its leases.
