@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Claim, Commit};
-use ipam_kit::allocate::owner_index::{OwnerGuard, OwnerState, done};
-use ipam_kit::allocate::{Lease, Owner};
-use ipam_kit::{Error, ErrorCode, Result};
+use ipam_kit::allocate::owner_commit::{OwnerGuard, done, withdrawal, withdrawn};
+use ipam_kit::allocate::owner_index::OwnerState;
+use ipam_kit::{Error, Result};
 
 use crate::change_txn::{ChangeTxn, OpRole};
 use crate::errors::{too_many, unwritable};
 use crate::keys::ConsulKeys;
-use crate::owner_view::OwnerView;
 use crate::pools::Pools;
 use crate::refusal::{AfterRefusal, RefusedTxn};
 use crate::session::ConsulSession;
@@ -19,42 +19,11 @@ use crate::txn::{LARGEST, Op, Pair, TxnOutcome, find};
 use crate::values::{read_owner_state, revision};
 use crate::view_token::ViewToken;
 
-/// How many addresses one transaction releases, with room for other keys. Only passcod gives a
-/// container more.
-const BATCH: usize = 60;
-
-/// Makes a change: in one transaction or, if a container releases more addresses than fit, in
-/// several.
+/// Sends the transaction of a change, again after a refusal that allows it.
 ///
 /// # Errors
 /// The change was not made, and will not be.
-pub(crate) fn change_in_parts(
-    keys: &ConsulKeys,
-    session: &mut ConsulSession,
-    owner: &Owner,
-    token: ViewToken,
-    change: &Change<'_>,
-) -> Result<Commit<ViewToken>> {
-    let only_drops = change.claim.is_empty() && change.keep.is_empty() && change.leave.is_empty();
-    if change.drop.len() <= BATCH || !only_drops {
-        return make_change(keys, session, owner, &token, change);
-    }
-    let mut token = token;
-    for part in change.drop.chunks(BATCH) {
-        let part = Change { drop: part.to_vec(), ..Change::default() };
-        match make_change(keys, session, owner, &token, &part)? {
-            // The first part has deleted the owner's key.
-            Commit::Done { .. } => token = ViewToken::of_owner(OwnerView::empty(owner)),
-            Commit::Unknown => return Ok(Commit::Unknown),
-            // The view of a part is not that of the whole change.
-            Commit::Lost { .. } | Commit::Outdated => return Ok(Commit::Outdated),
-        }
-    }
-    Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() })
-}
-
-/// Sends the transaction of a change, again after a refusal that allows it.
-fn make_change(
+pub(crate) fn make_change(
     keys: &ConsulKeys,
     session: &mut ConsulSession,
     owner: &Owner,
@@ -202,12 +171,9 @@ fn check_mark(
 
 /// Releases the addresses claimed in a store that was restored; `error` says that it was.
 fn take_back(session: &mut ConsulSession, txn: &ChangeTxn<'_>, index: u64, error: Error) -> Error {
-    let made = done::<ViewToken>(txn.change, txn.chosen, revision(index));
-    let Commit::Done { kept, claimed } = made else { return error };
-    let guard =
-        OwnerGuard { revision: Some(revision(index)), owner_index: Some(txn.owner_index()) };
-    let leave: Vec<Lease> = kept.into_iter().chain(txn.change.leave.iter().cloned()).collect();
-    let change = Change { drop: claimed, leave, ..Change::default() };
+    let revision = revision(index);
+    let guard = OwnerGuard { revision: Some(revision), owner_index: Some(txn.owner_index()) };
+    let change = withdrawal(txn.change, txn.chosen, revision);
     let release = ChangeTxn {
         guard: &guard,
         change: &change,
@@ -223,14 +189,8 @@ fn take_back(session: &mut ConsulSession, txn: &ChangeTxn<'_>, index: u64, error
     for lease in &change.drop {
         session.pools.remember_released(lease);
     }
-    match session.store.write(&ops) {
-        Ok(Some(TxnOutcome::Done(_))) => error,
-        Ok(_) => error.and([Error::new(
-            ErrorCode::TRY_AGAIN,
-            "outcome unknown: addresses that this call claimed may still be held in that store",
-        )]),
-        Err(failed) => error.and([failed]),
-    }
+    let answer = session.store.write(&ops);
+    withdrawn(error, &change, answer.map(|answer| matches!(answer, Some(TxnOutcome::Done(_)))))
 }
 
 /// Remembers the effect of a change for the next call of this node.

@@ -4,11 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipam_kit::allocate::ledger::Change;
-use ipam_kit::allocate::owner_index::{
-    IndexedLease, LeaseRevision, OwnerGuard, OwnerIndex, OwnerState, now, to_text,
-};
+use ipam_kit::allocate::owner_commit::OwnerGuard;
+use ipam_kit::allocate::owner_index::{OwnerIndex, OwnerState, to_text};
 use ipam_kit::allocate::{Lease, Owner};
-use serde_json::Value;
 
 use crate::keys::ConsulKeys;
 use crate::memory::ClaimMark;
@@ -135,25 +133,7 @@ impl ChangeTxn<'_> {
 
     /// Returns the value of the owner's key after the change.
     pub(crate) fn owner_index(&self) -> OwnerIndex {
-        let Change { keep, claim, leave, .. } = self.change;
-        let mut items: Vec<IndexedLease> = keep.iter().map(|lease| self.item(lease)).collect();
-        for lease in leave {
-            let since = LeaseRevision::read(&lease.revision);
-            items.push(IndexedLease { since, ..self.item(lease) });
-        }
-        for (claim, address) in claim.iter().zip(self.chosen) {
-            items.push(IndexedLease::of(&claim.lease(*address, Value::Null), now()));
-        }
-        let before = self.guard.owner_index.as_ref().map_or(0, |seen| seen.generation);
-        // The generation in the store may be any number.
-        OwnerIndex::written(self.owner, before.wrapping_add(1), items)
-    }
-
-    /// Returns a lease as an item of the owner's key, with the time at which it was taken first.
-    fn item(&self, lease: &Lease) -> IndexedLease {
-        let mut items = self.guard.owner_index.iter().flat_map(|owner_index| &owner_index.leases);
-        let before = items.find(|item| item.address.addr() == lease.address.addr());
-        IndexedLease::of(lease, before.map_or_else(now, |item| item.taken))
+        self.guard.next(self.owner, self.change, self.chosen)
     }
 
     /// Returns the index of a lease's key; `None` if another owner has the address.

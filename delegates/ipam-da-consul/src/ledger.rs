@@ -11,13 +11,14 @@
 use std::ops::ControlFlow;
 
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, View, ViewQuery};
+use ipam_kit::allocate::owner_commit::{OwnerGuard, commit_in_parts};
 use ipam_kit::allocate::{ClaimLimits, Owner, PoolRequest, Profile, Reach, Strategy};
 use ipam_kit::keys::{Key, MisspeltKey};
 use ipam_kit::pool::RangeSet;
-use ipam_kit::{ErrorCode, Request, Result};
+use ipam_kit::{Request, Result};
 
 use crate::call::CallScope;
-use crate::change::change_in_parts;
+use crate::change::make_change;
 use crate::config::{ConsulConfig, KEYS};
 use crate::memory::ClaimMark;
 use crate::ready::check_ready;
@@ -38,6 +39,10 @@ pub struct Consul {
 /// How many addresses a claim may choose from, so that the processes of a node choose different
 /// ones.
 const CANDIDATES: usize = 64;
+
+/// How many addresses one transaction releases, with room for other keys. Only passcod gives a
+/// container more.
+const DROPS: usize = 60;
 
 impl Ledger for Consul {
     type Config = ConsulConfig;
@@ -73,10 +78,11 @@ impl Ledger for Consul {
         if !seen.guard.is_all_of(change) {
             return Ok(Commit::Outdated);
         }
-        if change.claim.is_empty() && change.keep.is_empty() && change.drop.is_empty() {
-            return Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() });
-        }
-        change_in_parts(&self.call.keys, &mut self.session, owner, seen, change)
+        let Self { call: CallScope { keys, .. }, session } = self;
+        let without_key = |_| ViewToken::of_guess(OwnerGuard::default());
+        commit_in_parts(change, DROPS, seen, without_key, |token, part| {
+            make_change(keys, session, owner, token, part)
+        })
     }
 
     fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
@@ -97,11 +103,8 @@ impl Ledger for Consul {
     }
 
     fn ready(&mut self) -> Result<()> {
-        self.session
-            .memory
-            .check_not_restored()
-            .and_then(|()| check_ready(&self.call, &mut self.session))
-            .map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
+        self.session.memory.check_not_restored()?;
+        check_ready(&self.call, &mut self.session)
     }
 
     fn accept(&mut self) -> Result<bool> {

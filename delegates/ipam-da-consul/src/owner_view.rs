@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 use ipam_kit::allocate::ledger::ViewQuery;
-use ipam_kit::allocate::owner_index::{IndexedLease, LeaseRevision, OwnerGuard, OwnerIndex};
+use ipam_kit::allocate::owner_commit::OwnerGuard;
+use ipam_kit::allocate::owner_index::{IndexedLease, LeaseRevision};
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::cni::Verb;
 use ipam_kit::host::ResultCache;
@@ -126,12 +127,8 @@ fn pool_folders(call: &CallScope, query: &ViewQuery<'_>) -> Vec<String> {
 
 impl OwnerView {
     /// Returns a view without leases, as before the owner's first claim.
-    pub(crate) fn empty(owner: &Owner) -> Self {
-        let owner_index = OwnerIndex::written(owner, 0, Vec::new());
-        Self {
-            held: Vec::new(),
-            guard: OwnerGuard { revision: None, owner_index: Some(owner_index) },
-        }
+    fn empty(owner: &Owner) -> Self {
+        Self { held: Vec::new(), guard: OwnerGuard::without_key(owner) }
     }
 
     /// Parses the owner's key, and adds the leases that only the keys of addresses show.

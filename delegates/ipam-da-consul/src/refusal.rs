@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use ipam_kit::allocate::Lease;
 use ipam_kit::allocate::ledger::{Change, Claim, Commit, PoolView, Taken, View};
-use ipam_kit::allocate::owner_index::{LeaseRevision, OwnerGuard};
+use ipam_kit::allocate::owner_commit::OwnerGuard;
+use ipam_kit::allocate::owner_index::LeaseRevision;
 use ipam_kit::{Error, ErrorCode, Result};
 use log::debug;
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use ipam_kit::allocate::ledger::{Entry, Holder};
 use ipam_kit::allocate::owner_index::OwnerState;
+use ipam_kit::allocate::removal::{may_be_held, removed_unless_failed};
 use ipam_kit::{Error, ErrorCode, Result};
 
 use crate::errors::{refused, unwritable};
@@ -89,11 +90,7 @@ impl Removal<'_> {
         for entry in &removed {
             self.session.pools.remember_released(&entry.lease);
         }
-        let mut errors = errors.into_iter();
-        match errors.next() {
-            None => Ok(removed),
-            Some(first) => Err(first.and(errors)),
-        }
+        removed_unless_failed(removed, errors)
     }
 
     /// Removes entries of owners without a key: all at once or, if one of them has changed, one by
@@ -213,14 +210,7 @@ impl Removal<'_> {
                     .map_or_else(|| refused(&ops, &failures), unwritable)),
                 None => Ok(false),
             },
-            None => {
-                let addresses = deletions.iter().map(|deletion| deletion.address().to_string());
-                let message = format!(
-                    "outcome unknown: these addresses may still be held: {}",
-                    Error::listed(addresses, ", ")
-                );
-                Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"))
-            }
+            None => Err(may_be_held(deletions.iter().map(|deletion| &deletion.entry.lease))),
         }
     }
 }

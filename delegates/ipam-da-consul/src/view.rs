@@ -2,12 +2,13 @@
 
 use ipam_kit::Result;
 use ipam_kit::allocate::ledger::{Need, Scan, View, ViewQuery};
-use ipam_kit::allocate::owner_index::{LeaseRevision, OwnerGuard};
+use ipam_kit::allocate::owner_commit::OwnerGuard;
+use ipam_kit::allocate::owner_index::LeaseRevision;
 use ipam_kit::cni::Verb;
 
 use crate::call::CallScope;
 use crate::keys::check_name;
-use crate::owner_view::{OwnerView, item_of_unindexed, read_owner};
+use crate::owner_view::{item_of_unindexed, read_owner};
 use crate::pool_scan::{scan_pool, show_cached};
 use crate::session::ConsulSession;
 use crate::view_token::ViewToken;
@@ -73,7 +74,7 @@ fn guess(
         let guard = if is_indexed {
             OwnerGuard { revision: Some(all.revision), owner_index: None }
         } else {
-            let mut guard = OwnerView::empty(owner).guard;
+            let mut guard = OwnerGuard::without_key(owner);
             for lease in known {
                 guard.add(item_of_unindexed(lease));
             }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ipam_kit::allocate::owner_index::OwnerGuard;
+use ipam_kit::allocate::owner_commit::OwnerGuard;
 use ipam_kit::allocate::{Lease, PoolRequest};
 
 use crate::owner_view::OwnerView;

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 
 use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use ipam_kit::allocate::ledger::{Change, Claim, Scan};
-use ipam_kit::allocate::owner_index::OwnerGuard;
+use ipam_kit::allocate::owner_commit::OwnerGuard;
 use ipam_kit::allocate::{Lease, Owner};
 
 use crate::keys::EtcdKeys;
 use crate::page::{flatten, read_window};
-use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, OwnerState, now, revision_of};
+use crate::values::{OwnerIndex, OwnerState, revision_of};
 
 /// A commit as one transaction.
 ///
@@ -229,23 +229,10 @@ impl CommitTxn<'_> {
     /// Returns the writes of the owner's keys, one of which is given, and those of owners that lose
     /// an address.
     fn writes(&self, owner: &str, chosen: &[IpAddr]) -> Vec<TxnOp> {
-        let kept = self.change.keep.iter().map(|lease| self.item(lease));
-        let left = self.change.leave.iter().map(|lease| IndexedLease {
-            since: LeaseRevision::read(&lease.revision),
-            ..self.item(lease)
-        });
-        let mut items: Vec<IndexedLease> = kept.chain(left).collect();
-        let claims = self.change.claim.iter().zip(chosen);
-        items.extend(claims.map(|(claim, address)| {
-            IndexedLease::of(&claim.lease(*address, serde_json::Value::Null), now())
-        }));
         let mut ops = Vec::new();
         let gone = self.change.drop.iter().map(|lease| self.keys.lease(lease.address.addr()));
         ops.extend(gone.map(|key| TxnOp::delete(key, None)));
-        let before = self.guard.owner_index.as_ref().map_or(0, |seen| seen.generation);
-        // The number in the store may be any.
-        let generation = before.wrapping_add(1);
-        let owner_index = OwnerIndex::written(self.owner, generation, items);
+        let owner_index = self.guard.next(self.owner, self.change, chosen);
         if self.indexed {
             write_owner(self.keys, owner.to_owned(), &owner_index, &mut ops);
         } else {
@@ -271,13 +258,6 @@ impl CommitTxn<'_> {
 
     fn seen_leases(&self) -> impl Iterator<Item = &Lease> {
         self.change.keep.iter().chain(&self.change.leave).chain(&self.change.drop)
-    }
-
-    /// Returns a lease that stays, with the time when it was taken.
-    fn item(&self, lease: &Lease) -> IndexedLease {
-        let before = self.guard.owner_index.iter().flat_map(|seen| &seen.leases);
-        let item = before.into_iter().find(|item| item.address.addr() == lease.address.addr());
-        IndexedLease::of(lease, item.map_or_else(now, |item| item.taken))
     }
 }
 

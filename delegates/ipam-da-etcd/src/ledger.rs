@@ -9,10 +9,10 @@
 use std::ops::ControlFlow;
 
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, View, ViewQuery};
-use ipam_kit::allocate::owner_index::OwnerGuard;
+use ipam_kit::allocate::owner_commit::{OwnerGuard, commit_in_parts};
 use ipam_kit::allocate::{ClaimLimits, Owner, Profile, Reach};
 use ipam_kit::keys::Key;
-use ipam_kit::{ErrorCode, Request, Result};
+use ipam_kit::{Request, Result};
 
 use crate::compat::CompatLedger;
 use crate::config::{EtcdConfig, KEYS};
@@ -32,7 +32,8 @@ const BRANCHES: usize = 16;
 /// second try, and each branch more costs every ADD.
 const CANDIDATES: usize = 8;
 
-/// How many leases go in one transaction, which may have 128 operations, with those inside it.
+/// How many leases go in one transaction, which may have 128 operations, with those inside it. Only
+/// a replaced plugin gives a container more.
 const DROPS: usize = 60;
 
 impl Ledger for Etcd {
@@ -70,13 +71,10 @@ impl Ledger for Etcd {
         if !token.guard.is_all_of(change) {
             return Ok(Commit::Lost { taken: Vec::new(), view: None });
         }
-        if change.claim.is_empty() && change.keep.is_empty() && change.drop.is_empty() {
-            return Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() });
-        }
-        if change.drop.len() > DROPS && only_drops(change) {
-            return self.drop_in_parts(owner, token, change);
-        }
-        self.0.commit(owner, &token, change)
+        let without_key = |token: EtcdViewToken| token.with(OwnerGuard::default());
+        commit_in_parts(change, DROPS, token, without_key, |token, part| {
+            self.0.commit(owner, token, part)
+        })
     }
 
     fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
@@ -92,7 +90,7 @@ impl Ledger for Etcd {
     }
 
     fn ready(&mut self) -> Result<()> {
-        self.0.ready().map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
+        self.0.ready()
     }
 
     fn accept(&mut self) -> Result<bool> {
@@ -114,34 +112,6 @@ impl Ledger for Etcd {
         let random_candidates = if cursor_order { 0 } else { each / 2 };
         ClaimLimits { each, random_candidates, look_first: each == 1 }
     }
-}
-
-impl Etcd {
-    /// Releases more leases than a transaction can take. Only a replaced plugin gives a container
-    /// so many.
-    fn drop_in_parts(
-        &mut self,
-        owner: &Owner,
-        mut token: EtcdViewToken,
-        change: &Change<'_>,
-    ) -> Result<Commit<EtcdViewToken>> {
-        for part in change.drop.chunks(DROPS) {
-            let part = Change { drop: part.to_vec(), ..Change::default() };
-            match self.0.commit(owner, &token, &part)? {
-                // The first part has deleted the owner's key.
-                Commit::Done { .. } => token = token.with(OwnerGuard::default()),
-                Commit::Unknown => return Ok(Commit::Unknown),
-                Commit::Outdated => return Ok(Commit::Outdated),
-                // Its view shows this part alone.
-                Commit::Lost { .. } => return Ok(Commit::Lost { taken: Vec::new(), view: None }),
-            }
-        }
-        Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() })
-    }
-}
-
-fn only_drops(change: &Change<'_>) -> bool {
-    change.claim.is_empty() && change.keep.is_empty() && change.leave.is_empty()
 }
 
 /// Tells whether a transaction can try so many candidates in each of some pools: their branches

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use etcd_client::KeyValue;
 use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Commit, Scan, Taken, Used, View};
-use ipam_kit::allocate::owner_index::{OwnerGuard, done};
+use ipam_kit::allocate::owner_commit::{OwnerGuard, done, withdrawal, withdrawn};
 use ipam_kit::{Error, Result};
 
 use crate::commit_txn::CommitTxn;
@@ -56,24 +56,19 @@ fn withdraw(
         return error;
     }
     let revision = guard.revision.unwrap_or_default();
-    let Commit::Done { kept, claimed } = done::<OwnerGuard>(change, chosen, revision) else {
-        return error;
-    };
-    let leave = kept.into_iter().chain(change.leave.iter().cloned()).collect();
+    let change = withdrawal(change, chosen, revision);
     let back = CommitTxn {
         keys: &session.keys,
         owner,
         guard,
-        change: &Change { drop: claimed, leave, ..Change::default() },
+        change: &change,
         latest: None,
         previous_holders: &BTreeMap::new(),
         indexed: session.indexed,
         additions: &(),
     };
-    match session.client.write(&back.transaction()) {
-        Ok(_) => error,
-        Err(withdrawing) => error.and([withdrawing]),
-    }
+    let answer = session.client.write(&back.transaction());
+    withdrawn(error, &change, answer.map(|answer| answer.is_some()))
 }
 
 /// Returns the view after a claim that was lost: as before. `None` if the change kept or dropped

@@ -6,13 +6,13 @@ use std::net::IpAddr;
 use etcd_client::{KeyValue, Txn, TxnOp};
 use ipam_kit::Result;
 use ipam_kit::allocate::ledger::Change;
-use ipam_kit::allocate::owner_index::OwnerGuard;
+use ipam_kit::allocate::owner_commit::OwnerGuard;
 use ipam_kit::allocate::{Lease, Owner};
 
 use crate::keys::EtcdKeys;
 use crate::page::found_by_key;
 use crate::session::EtcdSession;
-use crate::values::{IndexedLease, LeaseRevision, OwnerIndex, OwnerState, parse_holding};
+use crate::values::{IndexedLease, LeaseRevision, OwnerState, parse_holding};
 
 /// The keys that were read of an owner.
 #[derive(Debug)]
@@ -81,8 +81,7 @@ impl OwnerKeys {
     /// The value of its key is not ours.
     pub(crate) fn by_own_key(&self, keys: &EtcdKeys, owner: &Owner) -> Result<OwnerLeases> {
         let Some(own) = &self.own else {
-            let owner_index = OwnerIndex::written(owner, 0, Vec::new());
-            let guard = OwnerGuard { revision: None, owner_index: Some(owner_index) };
+            let guard = OwnerGuard::without_key(owner);
             return Ok(OwnerLeases { leases: Vec::new(), guard, lost: Vec::new() });
         };
         let holding = parse_holding(own)?;

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp};
+use ipam_kit::Result;
 use ipam_kit::allocate::ledger::Entry;
-use ipam_kit::allocate::owner_index::OwnerGuard;
-use ipam_kit::{Error, ErrorCode, Result};
+use ipam_kit::allocate::owner_commit::OwnerGuard;
+use ipam_kit::allocate::removal::{may_be_held, removed_unless_failed};
 
 use crate::commit_txn::write_owner;
 use crate::page::{FoundKeys, READS, found_by_key};
@@ -40,11 +41,7 @@ pub(crate) fn remove(session: &mut EtcdSession, entries: &[Entry]) -> Result<Vec
         }
         rest = others;
     }
-    Error::join(failed).map_err(|error| match addresses(&removed).as_str() {
-        "" => error,
-        gone => error.within(format_args!("released {gone}, but not all")),
-    })?;
-    Ok(removed)
+    removed_unless_failed(removed, failed)
 }
 
 fn group_by_owner<'a>(session: &EtcdSession, entries: &'a [Entry]) -> Vec<OwnerEntries<'a>> {
@@ -178,17 +175,10 @@ fn remove_of_owner(
         }
     }
     let txn = Txn::new().when(guards).and_then([TxnOp::txn(Txn::new().and_then(ops))]);
-    let answer = session.client.write(&txn)?.ok_or_else(|| unsure(&gone))?;
+    let answer = session
+        .client
+        .write(&txn)?
+        .ok_or_else(|| may_be_held(gone.iter().map(|entry| &entry.lease)))?;
     session.check_answer(&answer)?;
     Ok(if answer.response.succeeded() { gone } else { Vec::new() })
-}
-
-fn addresses(entries: &[Entry]) -> String {
-    let addresses = entries.iter().map(|entry| entry.lease.address.addr().to_string());
-    Error::listed(addresses, ", ")
-}
-
-fn unsure(gone: &[Entry]) -> Error {
-    let message = format!("no answer whether {} was released", addresses(gone));
-    Error::new(ErrorCode::TRY_AGAIN, message).advise("run it again")
 }

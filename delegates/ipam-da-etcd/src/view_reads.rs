@@ -8,7 +8,8 @@ use etcd_client::{KeyValue, Txn, TxnOp};
 use ipam_kit::Result;
 use ipam_kit::allocate::PoolRequest;
 use ipam_kit::allocate::ledger::{PoolView, Scan, Used, View, ViewQuery};
-use ipam_kit::allocate::owner_index::{LeaseRevision, OwnerGuard};
+use ipam_kit::allocate::owner_commit::OwnerGuard;
+use ipam_kit::allocate::owner_index::LeaseRevision;
 use ipam_kit::pool::RangeSet;
 
 use crate::keys::EtcdKeys;

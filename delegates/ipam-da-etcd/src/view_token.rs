@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use ipam_kit::allocate::owner_index::OwnerGuard;
+use ipam_kit::allocate::owner_commit::OwnerGuard;
 
 /// The knowledge of a view, for the next view and for the commit.
 #[derive(Clone, Debug, Default)]

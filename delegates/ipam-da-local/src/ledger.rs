@@ -12,10 +12,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Scan, Taken, View, ViewQuery};
+use ipam_kit::allocate::removal::removed_unless_failed;
 use ipam_kit::allocate::{Owner, Reach};
 use ipam_kit::host::{StateDir, can_write};
 use ipam_kit::presence::Presence;
-use ipam_kit::{Error, ErrorCode, Request, Result, keys};
+use ipam_kit::{Error, Request, Result, keys};
 use log::{debug, warn};
 
 use crate::config::{KEYS, LocalConfig};
@@ -119,12 +120,7 @@ impl Ledger for Local {
             let Some(folder) = self.folder.lock(self.give_up)? else { break };
             self.remove_batch(&folder, batch, &mut removed, &mut failed)?;
         }
-        let gone = removed.iter().map(|entry| entry.lease.address.addr().to_string());
-        Error::join(failed).map_err(|error| match Error::listed(gone, ", ").as_str() {
-            "" => error,
-            gone => error.within(format_args!("released only {gone}")),
-        })?;
-        Ok(removed)
+        removed_unless_failed(removed, failed)
     }
 
     fn scan(
@@ -159,7 +155,7 @@ impl Ledger for Local {
     }
 
     fn ready(&mut self) -> Result<()> {
-        self.folder.is_reachable().map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))?;
+        self.folder.is_reachable()?;
         let data = self.folder.path();
         can_write(data).map_err(|error| not_writable("data folder", data, error))?;
         self.state
@@ -316,8 +312,6 @@ fn find_unchanged(
 }
 
 fn not_writable(what: &str, path: &Path, error: io::Error) -> Error {
-    let message = format!("the {what} {} is not writable", path.display());
-    Error::new(ErrorCode::UNAVAILABLE, message)
-        .caused_by(error)
+    Error::io(format_args!("the {what} {} is not writable", path.display()), error)
         .advise("check rights, space and mount of the path")
 }

@@ -90,7 +90,8 @@ pub trait Ledger: Sized {
     /// removed. For GC and operators.
     ///
     /// # Errors
-    /// Some could not be removed. The others are, and the error says so.
+    /// Some could not be removed. The others are, and the error says so
+    /// ([`removed_unless_failed`](super::removal::removed_unless_failed)).
     fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>>;
 
     /// Shows every entry of the network of this call, in no order; only those of `node` if one is

@@ -125,7 +125,7 @@ impl<L: Ledger> LedgerAllocator<L> {
     /// the number of free addresses of the scarcest pool.
     pub(super) fn ready(&mut self, pools: &RequestedPools) -> Result<Option<u64>> {
         self.strategy()?;
-        self.ledger.ready()?;
+        self.ledger.ready().map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))?;
         if self.warns_of_misspelt {
             warn_of(&self.misspelt_of(&self.requests(pools.with_paths())?));
         }

@@ -1,7 +1,6 @@
 //! All that an owner holds, as the value of one key: for stores that keep an index of owners beside
 //! their leases.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +8,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::ledger::{Change, Commit, Entry, Holder};
+use super::ledger::{Entry, Holder};
 use super::{Lease, Owner};
 
 /// The value of an owner's key: all that the owner holds.
@@ -187,53 +186,6 @@ impl LeaseRevision {
         let same = |lease: &Lease| Self::read(&lease.revision) == Some(first);
         (leases.iter().all(same) && leases.len() == first.leases).then_some(first)
     }
-}
-
-/// The guard of a commit: the owner's state at the view.
-#[derive(Clone, Debug, Default)]
-pub struct OwnerGuard {
-    /// The revision of the owner's key; `None` if the key was missing.
-    pub revision: Option<i64>,
-    /// The index at that revision; `None` if only the revision is remembered.
-    pub owner_index: Option<OwnerIndex>,
-}
-
-impl OwnerGuard {
-    /// Adds what the owner proves to hold, where it is known what else it does.
-    pub fn add(&mut self, item: IndexedLease) {
-        if let Some(owner_index) = &mut self.owner_index {
-            owner_index.leases.push(item);
-        }
-    }
-
-    /// Whether a change says of everything that the owner held, and of nothing else, what becomes
-    /// of it.
-    pub fn is_all_of(&self, change: &Change<'_>) -> bool {
-        let said = [&change.keep, &change.leave, &change.drop];
-        let said: BTreeSet<IpAddr> =
-            said.into_iter().flatten().map(|lease| lease.address.addr()).collect();
-        match (&self.owner_index, self.revision) {
-            (Some(owner_index), _) => {
-                let held = owner_index.leases.iter().map(|item| item.address.addr());
-                held.collect::<BTreeSet<_>>() == said
-            }
-            (None, None) => said.is_empty(),
-            // The revision stands for leases of which the caller knows how many there are.
-            (None, Some(_)) => true,
-        }
-    }
-}
-
-/// A commit that was done at a revision, with the address of each claim.
-pub fn done<T>(change: &Change<'_>, chosen: &[IpAddr], revision: i64) -> Commit<T> {
-    let together = change.keep.len() + chosen.len();
-    let leases = if change.leave.is_empty() { together } else { 0 };
-    let revision = LeaseRevision { revision, leases }.to_json();
-    let kept =
-        change.keep.iter().map(|lease| Lease { revision: revision.clone(), ..lease.clone() });
-    let claimed = change.claim.iter().zip(chosen);
-    let claimed = claimed.map(|(claim, address)| claim.lease(*address, revision.clone()));
-    Commit::Done { kept: kept.collect(), claimed: claimed.collect() }
 }
 
 /// A time in milliseconds since 1970.

@@ -7,7 +7,7 @@ use etcd_client::KeyValue;
 use ipam_kit::Result;
 use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Commit, Taken};
-use ipam_kit::allocate::owner_index::OwnerGuard;
+use ipam_kit::allocate::owner_commit::OwnerGuard;
 
 use super::CompatLedger;
 use super::additions::PluginAdditions;
