@@ -89,7 +89,7 @@ pub fn commit_in_parts<T>(
     let Change { keep, claim, leave, drop } = change;
     let only_drops = keep.is_empty() && claim.is_empty() && leave.is_empty();
     let is_empty = keep.is_empty() && claim.is_empty() && drop.is_empty();
-    if !is_empty && !(only_drops && drop.len() > most) {
+    if !(is_empty || only_drops && drop.len() > most) {
         return commit(&token, change);
     }
     for part in drop.chunks(most) {
@@ -138,4 +138,64 @@ fn written(change: &Change<'_>, chosen: &[IpAddr], revision: i64) -> (Vec<Lease>
     let claimed = change.claim.iter().zip(chosen);
     let claimed = claimed.map(|(claim, address)| claim.lease(*address, revision.clone()));
     (kept.collect(), claimed.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorCode;
+
+    fn drops(addresses: &[&str]) -> Change<'static> {
+        let lease = |address: &&str| Lease {
+            pool: None,
+            address: address.parse().unwrap(),
+            gateway: None,
+            revision: Value::Null,
+            preexisting: false,
+            unsure: false,
+            taken: None,
+        };
+        Change { drop: addresses.iter().map(lease).collect(), ..Change::default() }
+    }
+
+    #[test]
+    fn a_change_with_more_drops_than_fit_is_made_in_parts() {
+        let change = drops(&["10.0.0.1/24", "10.0.0.2/24", "10.0.0.3/24"]);
+        let commit = |most: usize, answers: &[Commit<bool>]| {
+            let mut parts = Vec::new();
+            let mut answers = answers.iter().cloned();
+            let outcome = commit_in_parts(
+                &change,
+                most,
+                false,
+                |_| true,
+                |token, part| {
+                    parts.push((*token, part.drop.len()));
+                    Ok(answers.next().unwrap())
+                },
+            );
+            (parts, outcome.unwrap())
+        };
+        let done = Commit::Done { kept: Vec::new(), claimed: Vec::new() };
+        let lost = Commit::Lost { taken: Vec::new(), view: None };
+        let (parts, outcome) = commit(2, &[done.clone(), done.clone()]);
+        assert_eq!(parts, [(false, 2), (true, 1)]);
+        assert!(matches!(outcome, Commit::Done { .. }));
+        let (parts, outcome) = commit(2, &[done, lost.clone()]);
+        assert_eq!(parts.len(), 2);
+        assert!(matches!(outcome, Commit::Outdated));
+        let (parts, outcome) = commit(2, &[Commit::Unknown]);
+        assert!(parts.len() == 1 && matches!(outcome, Commit::Unknown));
+        let (parts, outcome) = commit(3, &[lost]);
+        assert!(parts == [(false, 3)] && matches!(outcome, Commit::Lost { .. }));
+    }
+
+    #[test]
+    fn an_unconfirmed_withdrawal_names_the_addresses_that_may_be_held() {
+        let change = drops(&["10.0.0.7/24"]);
+        let restored = || Error::new(ErrorCode::TRY_AGAIN, "restored");
+        assert_eq!(withdrawn(restored(), &change, Ok(true)).to_string(), "restored");
+        let error = withdrawn(restored(), &change, Ok(false));
+        assert!(error.to_string().contains("may still be held: 10.0.0.7"), "{error}");
+    }
 }

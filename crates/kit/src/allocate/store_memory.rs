@@ -26,7 +26,7 @@ impl<R: Default + Serialize + DeserializeOwned> StoreMemory<R> {
         Self { record: file.read(), file }
     }
 
-    /// What is remembered, as this call knows it: other calls write meanwhile.
+    /// The content, as this call knows it: other calls write meanwhile.
     pub fn record(&self) -> &R {
         &self.record
     }
