@@ -24,6 +24,7 @@ pub use client::Client;
 pub use kubeconfig::{Kubeconfig, Material, Style};
 pub use logins::{Credential, Login};
 pub use nodes::Node;
+pub(crate) use program::minor_version;
 pub use program::{kube_apiserver as program, kubectl};
 pub use requests::Request;
 pub use rights::Grant;

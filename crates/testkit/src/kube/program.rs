@@ -27,7 +27,7 @@ pub fn kube_apiserver() -> PathBuf {
 
 /// The second part of the server's version: 20 of 1.20.2.
 #[track_caller]
-pub(super) fn minor_version() -> u32 {
+pub(crate) fn minor_version() -> u32 {
     static MINOR: OnceLock<u32> = OnceLock::new();
     *MINOR.get_or_init(|| {
         let output = plain(kube_apiserver()).arg("--version").output().unwrap();

@@ -10,6 +10,7 @@ mod host_etcd;
 pub mod passcod;
 mod ranges;
 mod steps;
+pub mod whereabouts;
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,5 +1,6 @@
 //! The CRDs by release, as `doc/crds` of each tag has them, but for descriptions.
 
+use std::fmt;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -85,6 +86,13 @@ impl Crds {
     pub fn shipped(kube: &Kube) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         Self::read(kube, &root.join("delegates/ipam-da-kube/deploy/crds.yaml"))
+    }
+}
+
+/// A list as kubectl takes it.
+impl fmt::Display for Crds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", json!({"apiVersion": "v1", "kind": "List", "items": self.0}))
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Held {
     pub address: IpAddr,
+    /// The key of the entry.
+    pub offset: u128,
     /// The name of the pool.
     pub pool: String,
     /// The network that the name of the pool begins with; empty without one.
@@ -101,9 +103,10 @@ impl Objects {
         for (pool, object) in self.pools() {
             let range: IpNet = object["spec"]["range"].as_str().unwrap().parse().unwrap();
             let network = pool.strip_suffix(&pool_name("", range)).unwrap_or(&pool);
-            let network = network.trim_end_matches('-').to_owned();
+            let network = network.strip_suffix('-').unwrap_or(network).to_owned();
             held.extend(entries(&object).into_iter().map(|(offset, entry)| Held {
                 address: address(range, offset),
+                offset,
                 pool: pool.clone(),
                 network: network.clone(),
                 entry,
@@ -130,15 +133,17 @@ impl Objects {
     /// theirs, and the reservations without an entry.
     #[track_caller]
     pub fn faults(&self) -> Vec<String> {
-        let (held, mut reservations) = (self.held(), self.reservations());
+        let (held, reservations) = (self.held(), self.reservations());
+        let mut with_entry = BTreeSet::new();
         let mut faults = doubles(&held);
-        for Held { address, pool, network, entry } in &held {
+        for Held { address, pool, network, entry, .. } in &held {
             let fault = |fault: &str| format!("{address} of {pool}: {fault}: {entry:?}");
-            let Some(reservation) = reservations.remove(&reservation_name(network, *address))
-            else {
+            let name = reservation_name(network, *address);
+            let Some(reservation) = reservations.get(&name) else {
                 faults.push(fault("no reservation"));
                 continue;
             };
+            with_entry.insert(name);
             let spec = &reservation["spec"];
             let differs = |own: &Option<String>, key: &str| {
                 let (own, reserved) = (own.as_deref().unwrap_or(""), spec[key].as_str());
@@ -151,7 +156,8 @@ impl Objects {
                 }
             }
         }
-        faults.extend(reservations.keys().map(|name| format!("no entry for reservation {name}")));
+        let alone = reservations.keys().filter(|name| !with_entry.contains(*name));
+        faults.extend(alone.map(|name| format!("no entry for reservation {name}")));
         faults
     }
 

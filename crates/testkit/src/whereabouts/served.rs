@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::crds::Crds;
 use super::{API, collection};
-use crate::kube::{Client, Kube};
+use crate::kube::{Client, Kube, minor_version};
 use crate::servers::process;
 use crate::world::until;
 
@@ -69,7 +69,9 @@ fn put(client: &Client, crd: &Value) -> (String, String) {
     let mut crd = crd.clone();
     for version in crd["spec"]["versions"].as_array_mut().unwrap() {
         let schema = &mut version["schema"]["openAPIV3Schema"];
-        allow_empty_texts(&mut schema["properties"]["spec"]);
+        if minor_version() < 21 {
+            allow_empty_texts(&mut schema["properties"]["spec"]);
+        }
         schema["properties"][&probe] = json!({"type": "string"});
     }
     // The server's controllers write it, too.
