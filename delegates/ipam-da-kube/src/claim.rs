@@ -1,0 +1,382 @@
+//! Claims: an entry in the pool of each address, then a reservation of each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::IpAddr;
+
+use ipam_kit::allocate::ledger::{Change, Claim, Entry, Taken};
+use ipam_kit::allocate::owner_index::now;
+use ipam_kit::allocate::{Lease, Owner};
+use ipam_kit::{Error, ErrorCode, Result};
+use ipnet::IpNet;
+use serde_json::json;
+
+use crate::commit::{Confirmed, and_left};
+use crate::lease_mark::{LeaseMark, ReservationMark};
+use crate::names::offset_of;
+use crate::objects::{Allocation, GROUP, IpPool, VERSION};
+use crate::patch::Patch;
+use crate::session::Session;
+use crate::shown_pool::ShownPool;
+use crate::stamp::Stamp;
+use crate::store::Outcome;
+use crate::view_token::HeldLease;
+
+/// The claims of a commit.
+pub(crate) struct Claiming<'a> {
+    session: &'a mut Session,
+    owner: &'a Owner,
+    pools: BTreeMap<String, ShownPool>,
+    taken: BTreeSet<IpAddr>,
+}
+
+/// A claim that was made.
+#[derive(Clone, Debug)]
+pub(crate) struct ClaimedLease {
+    pub(crate) lease: Lease,
+    held: HeldLease,
+}
+
+/// The outcome of all claims of a commit.
+pub(crate) enum Claimed {
+    Done(Vec<ClaimedLease>),
+    Lost(Vec<Taken>),
+    Unknown,
+}
+
+/// An address that a claim takes.
+struct Choice<'c> {
+    claim: &'c Claim<'c>,
+    index: usize,
+    address: IpAddr,
+    subnet: IpNet,
+    key: u64,
+    stamp: Stamp,
+    /// This delegate's member of the entry, without reservations.
+    text: Option<String>,
+}
+
+/// How often the reservation of an address is tried at most, while others make and delete it.
+const TRIES: usize = 4;
+
+impl<'a> Claiming<'a> {
+    pub(crate) fn new(
+        session: &'a mut Session,
+        owner: &'a Owner,
+        pools: BTreeMap<String, ShownPool>,
+        taken: BTreeSet<IpAddr>,
+    ) -> Self {
+        Self { session, owner, pools, taken }
+    }
+
+    /// Makes the claims of a change, all or none. `turns` end when the pools have the entries.
+    ///
+    /// # Errors
+    /// No claim was made; or a part could not be taken back, which the error says.
+    pub(crate) fn run(mut self, change: &Change<'_>, turns: Vec<File>) -> Result<Claimed> {
+        let mut choices = Vec::new();
+        for (index, claim) in change.claim.iter().enumerate() {
+            match self.choose(index, claim)? {
+                Ok(choice) => choices.push(choice),
+                Err(taken) => return Ok(Claimed::Lost(taken)),
+            }
+        }
+        let mut made: Vec<ClaimedLease> = Vec::new();
+        let (taking_over, choices): (Vec<_>, Vec<_>) =
+            choices.into_iter().partition(|choice| choice.claim.replaces.is_some());
+        for choice in &taking_over {
+            match self.take_over(choice)? {
+                Confirmed::Done(mark) => made.push(self.claimed(choice, mark)),
+                Confirmed::Lost => {
+                    self.take_back(&made, &[])?;
+                    return Ok(Claimed::Lost(Vec::new()));
+                }
+                Confirmed::Unknown => return Ok(Claimed::Unknown),
+            }
+        }
+        let subnets: BTreeSet<IpNet> = choices.iter().map(|choice| choice.subnet).collect();
+        let mut entered: Vec<&Choice<'_>> = Vec::new();
+        for subnet in subnets {
+            let of_pool: Vec<&Choice<'_>> =
+                choices.iter().filter(|choice| choice.subnet == subnet).collect();
+            let outcome = self.enter(subnet, &of_pool);
+            match outcome {
+                Ok(Outcome::Done(())) => entered.extend(of_pool),
+                Ok(Outcome::Unknown) => {
+                    self.session.unknown.extend(of_pool.iter().map(|choice| choice.address));
+                    return Ok(Claimed::Unknown);
+                }
+                Ok(Outcome::Lost | Outcome::Missing) => {
+                    self.take_back(&made, &entered)?;
+                    return Ok(Claimed::Lost(Vec::new()));
+                }
+                Err(error) => return Err(and_left(error, self.take_back(&made, &entered))),
+            }
+        }
+        drop(turns);
+        for (done, choice) in entered.iter().enumerate() {
+            match self.reserve(choice) {
+                Ok(Reserved::Own(mark)) => made.push(self.claimed(choice, mark)),
+                Ok(Reserved::Foreign(holder)) => {
+                    self.take_back(&made, &entered[done..])?;
+                    let Choice { index, address, .. } = **choice;
+                    let holder = Some(*holder);
+                    return Ok(Claimed::Lost(vec![Taken { claim: index, address, holder }]));
+                }
+                Ok(Reserved::Unknown) => return Ok(Claimed::Unknown),
+                Err(error) => {
+                    return Err(and_left(error, self.take_back(&made, &entered[done..])));
+                }
+            }
+        }
+        made.sort_by_key(|made| {
+            let address = made.lease.address.addr();
+            change.claim.iter().position(|claim| claim.candidates.contains(&address))
+        });
+        Ok(Claimed::Done(made))
+    }
+
+    /// Chooses the address of a claim: one of an unknown change if it is a candidate, so that only
+    /// one of both changes takes effect; else the first that is free.
+    fn choose<'c>(
+        &mut self,
+        index: usize,
+        claim: &'c Claim<'c>,
+    ) -> Result<Result<Choice<'c>, Vec<Taken>>> {
+        let may_replace = claim.replaces.is_some();
+        let is_free = |address: &&IpAddr| may_replace || !self.taken.contains(*address);
+        let unknown = &self.session.unknown;
+        let mut free = claim.candidates.iter().filter(is_free);
+        let again = free.clone().find(|address| unknown.contains(*address));
+        let Some(address) = again.or_else(|| free.next()).copied() else {
+            return Ok(Err(self.taken_candidates(index, claim)?));
+        };
+        self.taken.insert(address);
+        let range = claim.set.find(address).map(|range| range.subnet().trunc());
+        let key = range.and_then(|subnet| Some((subnet, offset_of(subnet, address)?)));
+        let Some((subnet, key)) = key else {
+            let message = format!("{address} is too far from the beginning of its subnet");
+            return Err(Error::new(ErrorCode::NOT_IN_POOL, message)
+                .at(&claim.request.path)
+                .advise("whereabouts counts addresses from the network address, up to 2^63: choose a range near the beginning of the subnet"));
+        };
+        let stamp = Stamp::of(self.owner, subnet, &self.session.pod.uid, now(), now());
+        let text = (!self.session.overlap_check).then(|| self.session.new_text(&stamp));
+        Ok(Ok(Choice { claim, index, address, subnet, key, stamp, text }))
+    }
+
+    /// Shows the holder of a claim's one candidate.
+    fn taken_candidates(&mut self, index: usize, claim: &Claim<'_>) -> Result<Vec<Taken>> {
+        let mut taken = Vec::new();
+        for address in &claim.candidates {
+            let holder = match claim.candidates.len() {
+                1 => self.holder(*address)?,
+                _ => None,
+            };
+            taken.push(Taken { claim: index, address: *address, holder });
+        }
+        Ok(taken)
+    }
+
+    /// Returns the entry of an address, with the state of its reservation.
+    fn holder(&mut self, address: IpAddr) -> Result<Option<Entry>> {
+        let shown = self.pools.values().find_map(|pool| {
+            let mut entries = pool.entries();
+            let (_, _, allocation) = entries.find(|(_, shown, _)| *shown == Some(address))?;
+            Some((pool.subnet, allocation.clone()))
+        });
+        match shown {
+            Some((subnet, allocation)) => self.session.entry_of(subnet, address, &allocation).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Adds entries to a pool, which is made if it is missing.
+    fn enter(&mut self, subnet: IpNet, choices: &[&Choice<'_>]) -> Result<Outcome<()>> {
+        let name = self.session.pool_of(subnet);
+        let entries: Vec<(u64, Allocation)> = choices
+            .iter()
+            .map(|choice| (choice.key, self.session.entry(&choice.stamp, choice.text.clone())))
+            .collect();
+        let object = self.pools.get(&name).and_then(|pool| pool.object.as_ref());
+        let Some(object) = object else {
+            return self.session.create_pool(&name, subnet, &entries);
+        };
+        let mut patch = Patch::default();
+        if object.is_tracked() {
+            patch.stop_tracking();
+        }
+        patch.add_entries(object, &entries);
+        if self.session.knows_schema() {
+            return Ok(match self.session.store.patch_pool_quietly(&name, &patch)? {
+                Outcome::Done(head) => {
+                    self.session.memory.remember_pool(&name, &head.metadata);
+                    Outcome::Done(())
+                }
+                Outcome::Lost => Outcome::Lost,
+                Outcome::Missing => Outcome::Missing,
+                Outcome::Unknown => Outcome::Unknown,
+            });
+        }
+        let outcome = self.session.store.patch_pool(&name, &patch)?;
+        Ok(self.session.learn(&name, outcome, &entries))
+    }
+
+    /// Makes the reservation of an address, or finds the owner's own.
+    fn reserve(&mut self, choice: &Choice<'_>) -> Result<Reserved> {
+        let mut mark = self.session.new_mark();
+        if !self.session.overlap_check {
+            mark.text.clone_from(&choice.text);
+            return Ok(Reserved::Own(mark));
+        }
+        let name = self.session.names.reservation(choice.address);
+        let podref = self.session.pod.podref.clone();
+        for _ in 0..TRIES {
+            let outcome = self.session.store.create_reservation(&name, &podref, &choice.stamp)?;
+            if let Outcome::Done(head) = outcome {
+                mark.reservation = Some(ReservationMark::of_metadata(&head.metadata));
+                return Ok(Reserved::Own(mark));
+            }
+            let Some(present) = self.session.store.read_reservation(&name)? else { continue };
+            let stamp = Stamp::of_reservation(&present);
+            if stamp.as_ref().is_some_and(|stamp| stamp.is_of(self.owner)) {
+                mark.reservation = Some(ReservationMark::of(&present));
+                return Ok(Reserved::Own(mark));
+            }
+            let entry = self.session.reserved_entry(choice.subnet, choice.address, &present);
+            return Ok(Reserved::Foreign(Box::new(entry)));
+        }
+        Ok(Reserved::Unknown)
+    }
+
+    /// Takes a requested address from its holder, if the holder's lease is in the state that was
+    /// seen.
+    fn take_over(&mut self, choice: &Choice<'_>) -> Result<Confirmed> {
+        let replaced = choice.claim.replaces.as_ref().and_then(HeldLease::of_entry);
+        let Some(mut seen) = replaced else { return Ok(Confirmed::Lost) };
+        seen.lease.taken = None;
+        self.session.confirm(self.owner, &seen)
+    }
+
+    fn claimed(&self, choice: &Choice<'_>, mark: LeaseMark) -> ClaimedLease {
+        let lease = choice.claim.lease(choice.address, mark.to_json());
+        let lease = Lease { taken: Some(std::time::SystemTime::now()), ..lease };
+        ClaimedLease { held: self.held(choice, &lease, mark), lease }
+    }
+
+    fn held(&self, choice: &Choice<'_>, lease: &Lease, mark: LeaseMark) -> HeldLease {
+        HeldLease {
+            lease: lease.clone(),
+            subnet: choice.subnet,
+            id: choice.stamp.container.clone(),
+            ifname: mark.ifname.then(|| choice.stamp.ifname.clone()),
+            mark,
+            in_pool: true,
+        }
+    }
+
+    /// Takes back claims and entries of this commit.
+    fn take_back(&mut self, made: &[ClaimedLease], entered: &[&Choice<'_>]) -> Result<()> {
+        let mut held: Vec<HeldLease> = made.iter().map(|made| made.held.clone()).collect();
+        for choice in entered {
+            let mark = LeaseMark { text: choice.text.clone(), ..self.session.new_mark() };
+            let lease = choice.claim.lease(choice.address, mark.to_json());
+            held.push(self.held(choice, &lease, mark));
+        }
+        if held.is_empty() { Ok(()) } else { self.session.release(&held).map(drop) }
+    }
+}
+
+/// The outcome of a reservation.
+enum Reserved {
+    Own(LeaseMark),
+    /// Another owner's.
+    Foreign(Box<Entry>),
+    Unknown,
+}
+
+impl Session {
+    /// Takes back claims.
+    pub(crate) fn withdraw(&mut self, claimed: &[ClaimedLease]) -> Result<()> {
+        let held: Vec<HeldLease> = claimed.iter().map(|claimed| claimed.held.clone()).collect();
+        if held.is_empty() { Ok(()) } else { self.release(&held).map(drop) }
+    }
+
+    /// Returns a text for the entry of a lease that no other lease has.
+    pub(crate) fn new_text(&self, stamp: &Stamp) -> String {
+        stamp.to_mark(&format!("{:016x}", RandomState::new().build_hasher().finish()))
+    }
+
+    fn new_mark(&self) -> LeaseMark {
+        LeaseMark {
+            namespace: self.store.namespace().to_owned(),
+            ifname: self.memory.keeps_ifname().unwrap_or_default(),
+            reservation: None,
+            text: None,
+            kept: !self.overlap_check && self.memory.keeps_mark().unwrap_or_default(),
+        }
+    }
+
+    /// Returns whether an earlier answer has shown what the CRD keeps of an entry.
+    fn knows_schema(&self) -> bool {
+        self.memory.keeps_ifname().is_some()
+            && (self.overlap_check || self.memory.keeps_mark().is_some())
+    }
+
+    fn create_pool(
+        &mut self,
+        name: &str,
+        subnet: IpNet,
+        entries: &[(u64, Allocation)],
+    ) -> Result<Outcome<()>> {
+        self.refuse_pool_of_v03(subnet)?;
+        let allocations: serde_json::Map<_, _> =
+            entries.iter().map(|(key, entry)| (key.to_string(), entry.to_json())).collect();
+        let pool = json!({
+            "apiVersion": format!("{GROUP}/{VERSION}"),
+            "kind": "IPPool",
+            "metadata": {"name": name, "namespace": self.store.namespace()},
+            "spec": {"range": subnet.to_string(), "allocations": allocations},
+        });
+        let outcome = self.store.create_pool(&pool)?;
+        Ok(self.learn(name, outcome, entries))
+    }
+
+    /// Learns from an answer what the CRD keeps of an entry, and the state of the pool.
+    fn learn(
+        &mut self,
+        name: &str,
+        outcome: Outcome<IpPool>,
+        entries: &[(u64, Allocation)],
+    ) -> Outcome<()> {
+        match outcome {
+            Outcome::Done(pool) => {
+                let shown = entries.first().and_then(|(key, _)| pool.allocation(&key.to_string()));
+                if let Some(shown) = shown {
+                    let mark = (!self.overlap_check).then_some(shown.mark.is_some());
+                    self.memory.remember_schema(shown.ifname.is_some(), mark);
+                }
+                self.memory.remember_pool(name, &pool.metadata);
+                Outcome::Done(())
+            }
+            Outcome::Lost => Outcome::Lost,
+            Outcome::Missing => Outcome::Missing,
+            Outcome::Unknown => Outcome::Unknown,
+        }
+    }
+
+    /// Fails if whereabouts 0.3 has made a pool of this subnet: it gave some another name, and its
+    /// addresses may be in use.
+    fn refuse_pool_of_v03(&mut self, subnet: IpNet) -> Result<()> {
+        let Some(old) = self.names.pool_of_v03(subnet) else { return Ok(()) };
+        let Some(_) = self.store.read_pool(&old)? else { return Ok(()) };
+        let (new, namespace) = (self.pool_of(subnet), self.store.namespace());
+        let message = format!(
+            "ippools.{GROUP}/{old} in the namespace {namespace} has the name that whereabouts 0.3 gave the pool of {subnet}"
+        );
+        Err(Error::new(ErrorCode::BACKEND, message).advise(format!(
+            "rename it: `kubectl get -n {namespace} ippools.{GROUP} {old} -o json | jq '.metadata = {{\"name\": \"{new}\", \"namespace\": \"{namespace}\"}}' | kubectl create -f -`, then delete {old}"
+        )))
+    }
+}

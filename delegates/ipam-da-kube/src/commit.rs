@@ -1,0 +1,203 @@
+//! A commit: claims, then leases that stay, then leases to release.
+
+use std::collections::BTreeSet;
+
+use ipam_kit::allocate::ledger::{Change, Commit};
+use ipam_kit::allocate::owner_index::now;
+use ipam_kit::allocate::{Lease, Owner};
+use ipam_kit::{Error, Result};
+
+use crate::claim::{Claimed, Claiming};
+use crate::patch::Patch;
+use crate::release::expected;
+use crate::session::Session;
+use crate::store::Outcome;
+use crate::lease_mark::{LeaseMark, ReservationMark};
+use crate::objects::Allocation;
+use crate::stamp::Stamp;
+use crate::view_token::{HeldLease, ViewToken};
+
+/// Makes a change, all of it or nothing.
+///
+/// # Errors
+/// The change was not made; or a part of it could not be taken back, which the error says.
+pub(crate) fn commit(
+    session: &mut Session,
+    owner: &Owner,
+    seen: ViewToken,
+    change: &Change<'_>,
+) -> Result<Commit<ViewToken>> {
+    let ViewToken { held, pools, taken, turns } = seen;
+    let held_of = |lease: &Lease| {
+        let address = lease.address.addr();
+        held.iter().find(|held| held.address() == address).cloned()
+    };
+    let claimed = match Claiming::new(session, owner, pools, taken).run(change, turns)? {
+        Claimed::Done(claimed) => claimed,
+        Claimed::Lost(taken) => return Ok(Commit::Lost { taken, view: None }),
+        Claimed::Unknown => return Ok(Commit::Unknown),
+    };
+    let mut kept = Vec::new();
+    for lease in &change.keep {
+        let Some(seen) = held_of(lease) else { continue };
+        match session.confirm(owner, &seen)? {
+            Confirmed::Done(mark) => {
+                kept.push(Lease { revision: mark.to_json(), ..lease.clone() });
+            }
+            Confirmed::Lost => {
+                session.withdraw(&claimed)?;
+                return Ok(Commit::Lost { taken: Vec::new(), view: None });
+            }
+            Confirmed::Unknown => return Ok(Commit::Unknown),
+        }
+    }
+    let doomed: Vec<HeldLease> = change.drop.iter().filter_map(held_of).collect();
+    let changed = if doomed.is_empty() { BTreeSet::new() } else { session.release(&doomed)? };
+    if !changed.is_empty() {
+        session.trusts_notes = false;
+        session.withdraw(&claimed)?;
+        return Ok(Commit::Lost { taken: Vec::new(), view: None });
+    }
+    let claimed: Vec<Lease> = claimed.into_iter().map(|claimed| claimed.lease).collect();
+    remember(session, owner, change, &kept, &claimed);
+    Ok(Commit::Done { kept, claimed })
+}
+
+/// The outcome of a confirmation.
+pub(crate) enum Confirmed {
+    Done(LeaseMark),
+    /// The lease has changed.
+    Lost,
+    Unknown,
+}
+
+impl Session {
+    /// Writes an owner into a lease that was seen: its own, or one that it takes over. The
+    /// reservation decides; without reservations, the entry.
+    pub(crate) fn confirm(&mut self, owner: &Owner, seen: &HeldLease) -> Result<Confirmed> {
+        let confirmed = self.confirm_as_seen(owner, seen)?;
+        // A note may have shown an earlier state.
+        self.trusts_notes &= matches!(confirmed, Confirmed::Done(_));
+        Ok(confirmed)
+    }
+
+    fn confirm_as_seen(&mut self, owner: &Owner, seen: &HeldLease) -> Result<Confirmed> {
+        let taken = seen.lease.taken.and_then(milliseconds).unwrap_or_else(now);
+        let stamp = Stamp::of(owner, seen.subnet, &self.pod.uid, taken, now());
+        if !self.overlap_check {
+            return self.confirm_entry(seen, &stamp);
+        }
+        let name = self.names.reservation(seen.address());
+        let podref = self.pod.podref.clone();
+        let mut mark = seen.mark.clone();
+        let outcome = match &seen.mark.reservation {
+            Some(reservation) => {
+                let mut patch = Patch::default();
+                patch.restamp(reservation, &podref, &stamp);
+                self.store.patch_reservation(&name, &patch)?
+            }
+            None => Outcome::Missing,
+        };
+        let outcome = match outcome {
+            // The cleaners of old releases delete reservations, as an interrupted DEL does.
+            Outcome::Missing => self.store.create_reservation(&name, &podref, &stamp)?,
+            other => other,
+        };
+        let written = match outcome {
+            Outcome::Done(head) => ReservationMark::of_metadata(&head.metadata),
+            Outcome::Unknown => return Ok(Confirmed::Unknown),
+            Outcome::Lost | Outcome::Missing => return Ok(Confirmed::Lost),
+        };
+        if seen.id != stamp.container && !self.replace_id(&stamp, seen)? {
+            self.delete_reservation(seen.address(), &written)?;
+            return Ok(Confirmed::Lost);
+        }
+        mark.reservation = Some(written);
+        Ok(Confirmed::Done(mark))
+    }
+
+    /// Confirms the entry of a lease without a reservation, as far as the CRD keeps the mark.
+    fn confirm_entry(&mut self, seen: &HeldLease, stamp: &Stamp) -> Result<Confirmed> {
+        let text = Some(self.new_text(stamp));
+        let mark = LeaseMark { text: text.clone(), reservation: None, ..seen.mark.clone() };
+        if !mark.kept && seen.id == stamp.container {
+            // The note of this node alone has the new state.
+            return Ok(Confirmed::Done(mark));
+        }
+        let mut patch = Patch::default();
+        patch.replace_entry(&seen.key(), &expected(seen), &self.entry(stamp, text));
+        Ok(match self.store.patch_pool_quietly(&self.pool_of(seen.subnet), &patch)? {
+            Outcome::Done(_) => Confirmed::Done(mark),
+            Outcome::Lost | Outcome::Missing => Confirmed::Lost,
+            Outcome::Unknown => Confirmed::Unknown,
+        })
+    }
+
+    /// Writes the id of the present sandbox into the entry of an earlier one; false if the entry
+    /// has changed.
+    fn replace_id(&mut self, stamp: &Stamp, seen: &HeldLease) -> Result<bool> {
+        let name = self.pool_of(seen.subnet);
+        let key = seen.key();
+        let mut patch = Patch::default();
+        patch.replace_entry(&key, &expected(seen), &self.entry(stamp, None));
+        for _ in 0..TRIES {
+            match self.store.patch_pool_quietly(&name, &patch)? {
+                Outcome::Done(_) => return Ok(true),
+                Outcome::Missing => return Ok(false),
+                Outcome::Lost | Outcome::Unknown => {}
+            }
+            let pool = self.store.read_pool(&name)?;
+            let id = pool.as_ref().and_then(|pool| pool.allocation(&key)?.id.clone());
+            if id.as_ref() == Some(&stamp.container) {
+                return Ok(true);
+            }
+            if id.as_ref() != Some(&seen.id) {
+                return Ok(false);
+            }
+        }
+        Err(crate::release::unreleased([seen.address()]))
+    }
+
+    /// Makes the entry of a lease. One without a reservation has this delegate's member.
+    pub(crate) fn entry(&self, stamp: &Stamp, text: Option<String>) -> Allocation {
+        Allocation {
+            id: Some(stamp.container.clone()),
+            podref: Some(self.pod.podref.clone()),
+            ifname: Some(stamp.ifname.clone()),
+            mark: text,
+        }
+    }
+}
+
+/// How often a change is sent again at most.
+const TRIES: usize = 4;
+
+/// Notes what the owner holds now.
+fn remember(
+    session: &Session,
+    owner: &Owner,
+    change: &Change<'_>,
+    kept: &[Lease],
+    claimed: &[Lease],
+) {
+    let leases: Vec<Lease> = kept.iter().chain(claimed).chain(&change.leave).cloned().collect();
+    if leases.is_empty() {
+        return session.memory.forget_owner(owner.container.as_str(), owner.ifname.as_str());
+    }
+    let before = change.keep.iter().chain(&change.leave).filter_map(|lease| lease.taken);
+    let taken = before.filter_map(milliseconds).min().unwrap_or_else(now);
+    session.memory.remember_owner(owner, taken, leases);
+}
+
+fn milliseconds(time: std::time::SystemTime) -> Option<u64> {
+    let since = time.duration_since(std::time::UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_millis()).ok()
+}
+
+/// Adds to an error what could not be taken back.
+pub(crate) fn and_left(error: Error, left: Result<()>) -> Error {
+    match left {
+        Ok(()) => error,
+        Err(more) => error.and([more]),
+    }
+}

@@ -1,0 +1,60 @@
+//! The revision of a lease: the state of its objects, as it travels with the lease.
+
+use ipam_kit::allocate::Lease;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::objects::{Metadata, Reservation};
+
+/// [`Lease::revision`]: where the lease is recorded, and the state that guards its release.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LeaseMark {
+    /// The namespace of the objects.
+    pub(crate) namespace: String,
+    /// Whether the CRD keeps the interface of an entry.
+    #[serde(default)]
+    pub(crate) ifname: bool,
+    /// The reservation; `None` if the lease has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reservation: Option<ReservationMark>,
+    /// This delegate's member of the entry, for a lease without a reservation: another text each
+    /// time; `None` if another program wrote the entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) text: Option<String>,
+    /// Whether the CRD keeps that member.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) kept: bool,
+}
+
+/// The state of a reservation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ReservationMark {
+    pub(crate) uid: String,
+    pub(crate) resource_version: String,
+}
+
+impl LeaseMark {
+    /// Reads the mark that came back with a lease.
+    pub(crate) fn of(lease: &Lease) -> Option<Self> {
+        Self::deserialize(&lease.revision).ok()
+    }
+
+    /// Writes the mark as it travels with a lease.
+    pub(crate) fn to_json(&self) -> Value {
+        // The members are plain, so writing cannot fail.
+        serde_json::to_value(self).unwrap_or_default()
+    }
+}
+
+impl ReservationMark {
+    pub(crate) fn of(reservation: &Reservation) -> Self {
+        Self::of_metadata(&reservation.metadata)
+    }
+
+    pub(crate) fn of_metadata(metadata: &Metadata) -> Self {
+        let Metadata { uid, resource_version, .. } = metadata.clone();
+        Self { uid, resource_version }
+    }
+}

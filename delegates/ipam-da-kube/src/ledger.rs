@@ -1,0 +1,116 @@
+//! Leases in Kubernetes, as a ledger.
+//!
+//! - ADD: `view` reads the pools (`shown_pool`) and finds the owner's leases in them
+//!   (`owner_view`). `commit` writes an entry and a reservation for each claim (`claim`), and
+//!   confirms the leases that stay.
+//! - DEL: `view` shows the leases of the record without a request; `commit` releases them
+//!   (`release`). If they have changed, `view` reads the pools, and `commit` comes again.
+//! - GC, release and lists: `scan` shows entries, `remove` releases them.
+
+use std::ops::ControlFlow;
+
+use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, View, ViewQuery};
+use ipam_kit::allocate::{ClaimLimits, Owner, Profile, Reach, Strategy};
+use ipam_kit::keys::Key;
+use ipam_kit::{ErrorCode, Request, Result};
+
+use crate::commit::commit;
+use crate::config::{KEYS, KubeConfig};
+use crate::session::Session;
+use crate::view::view;
+use crate::view_token::{HeldLease, ViewToken};
+
+/// The leases of one network in a whole cluster.
+#[derive(Debug)]
+pub struct IpPools {
+    session: Session,
+}
+
+impl Ledger for IpPools {
+    type Config = KubeConfig;
+    type Token = ViewToken;
+
+    const KEYS: Option<&'static [Key]> = Some(KEYS);
+    const REACH: Reach = Reach::Cluster;
+
+    fn open(config: KubeConfig, request: &Request) -> Result<Self> {
+        Ok(Self { session: Session::open(config, request)? })
+    }
+
+    fn view(
+        &mut self,
+        query: &ViewQuery<'_>,
+        earlier: Option<ViewToken>,
+    ) -> Result<View<ViewToken>> {
+        // It may have turns at pools, which this view takes.
+        drop(earlier);
+        view(&mut self.session, query)
+    }
+
+    fn commit(
+        &mut self,
+        owner: &Owner,
+        seen: ViewToken,
+        change: &Change<'_>,
+    ) -> Result<Commit<ViewToken>> {
+        if !seen.is_all_of(change) {
+            self.session.trusts_notes = false;
+            return Ok(Commit::Outdated);
+        }
+        commit(&mut self.session, owner, seen, change)
+    }
+
+    fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
+        let leases: Vec<HeldLease> = entries.iter().filter_map(HeldLease::of_entry).collect();
+        let changed = self.session.release(&leases)?;
+        let mut removed = Vec::new();
+        for entry in entries {
+            let address = entry.lease.address.addr();
+            let Some(holder) = &entry.holder else { continue };
+            if changed.contains(&address) {
+                continue;
+            }
+            if let Some(ifname) = &holder.ifname {
+                self.session.memory.forget_owner(&holder.container, ifname);
+            }
+            removed.push(entry.clone());
+        }
+        Ok(removed)
+    }
+
+    fn scan(
+        &mut self,
+        node: Option<&str>,
+        each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.session.scan(node, each)
+    }
+
+    fn ready(&mut self) -> Result<()> {
+        let Session { memory, store, .. } = &mut self.session;
+        memory
+            .check_not_restored()
+            .and_then(|()| store.check_ready())
+            .map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
+    }
+
+    fn accept(&mut self) -> Result<bool> {
+        // A server that cannot be reached is not accepted.
+        self.session.store.check_ready()?;
+        self.session.memory.accept()?;
+        Ok(true)
+    }
+
+    fn foreign_entries(&mut self) -> Result<Vec<String>> {
+        self.session.foreign_entries()
+    }
+
+    fn profile(&self) -> Profile {
+        Profile { strategy: Strategy::Lowest, ..Profile::default() }
+    }
+
+    fn claim_limits(&self, _claims: usize) -> ClaimLimits {
+        // The view shows whole pools.
+        ClaimLimits { look_first: true, ..ClaimLimits::IN_ORDER }
+    }
+}

@@ -1,0 +1,35 @@
+//! The delegate `ipam-da-kube`: leases of a whole cluster in Kubernetes, in the objects of
+//! whereabouts.
+//!
+//! `main` runs [`delegate`]; the other public items are for tests and benches.
+
+#![warn(unreachable_pub)]
+
+mod claim;
+mod commit;
+mod config;
+mod lease_mark;
+mod ledger;
+mod memory;
+mod names;
+mod objects;
+mod owner_view;
+mod patch;
+mod pool_lock;
+mod present_site;
+mod release;
+mod scan;
+mod session;
+mod shown_pool;
+mod stamp;
+mod store;
+mod view;
+mod view_token;
+
+use ipam_kit::Allocate;
+pub use ledger::IpPools;
+
+/// Returns the delegate, with its verbs for people.
+pub fn delegate() -> Allocate<IpPools> {
+    Allocate::answering(ipam_cli::answer::<IpPools>)
+}

@@ -1,0 +1,272 @@
+//! The node's memory of a network's objects between two calls, in its state folder.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use ipam_kit::allocate::owner_index::now;
+use ipam_kit::allocate::{Lease, Owner};
+use ipam_kit::cni::NetworkName;
+use ipam_kit::host::{StateDir, StateFile, beside, make_private_folder, read_own, replace_own};
+use ipam_kit::{Error, ErrorCode, Result};
+use ipnet::IpNet;
+use log::{debug, warn};
+use serde::{Deserialize, Serialize};
+
+use crate::objects::Metadata;
+
+/// What a node remembers of a network: the state of its pools, which reveals an API server that was
+/// restored or replaced; and, as hints, the leases of owners, and what the CRD keeps.
+#[derive(Debug)]
+pub(crate) struct KubeMemory {
+    folder: PathBuf,
+    network: NetworkNote,
+    /// Whether objects in an earlier state are used.
+    trusting: bool,
+}
+
+/// The note of a network.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct NetworkNote {
+    /// Whether a pool was seen in an earlier state than before.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    restored: bool,
+    /// Whether the CRD keeps the interface of an entry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ifname: Option<bool>,
+    /// Whether the CRD keeps this delegate's member of an entry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mark: Option<bool>,
+}
+
+/// The note of a pool.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct PoolNote {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    uid: String,
+    /// The highest that was seen.
+    version: u64,
+    /// The pools of the network that overlap with it, and when they were listed, in milliseconds
+    /// since 1970.
+    overlapping: BTreeMap<String, IpNet>,
+    listed: u64,
+}
+
+/// The note of an owner: the leases that it took.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct OwnerNote {
+    pub(crate) node: String,
+    /// In milliseconds since 1970, as all times.
+    pub(crate) taken: u64,
+    pub(crate) confirmed: u64,
+    pub(crate) leases: Vec<Lease>,
+}
+
+/// The notes of owners with their interfaces, by container and address.
+pub(crate) type NotedOwners = BTreeMap<(String, IpAddr), (String, OwnerNote)>;
+
+/// For how long a list of pools counts, in milliseconds.
+const LIST: u64 = 600_000;
+
+impl KubeMemory {
+    /// Opens the memory of a network. A `trusting` call also uses objects that were restored.
+    pub(crate) fn open(state: &StateDir, network: &NetworkName, trusting: bool) -> Self {
+        let folder = state.root().join("kube").join(network.as_str());
+        let network = StateFile::at(folder.join(NETWORK)).read();
+        Self { folder, network, trusting }
+    }
+
+    /// Returns whether the CRD keeps the interface of an entry; `None` if no answer has shown it.
+    pub(crate) fn keeps_ifname(&self) -> Option<bool> {
+        self.network.ifname
+    }
+
+    /// Returns whether the CRD keeps this delegate's member of an entry, likewise.
+    pub(crate) fn keeps_mark(&self) -> Option<bool> {
+        self.network.mark
+    }
+
+    /// Remembers what the CRD keeps of an entry.
+    pub(crate) fn remember_schema(&mut self, ifname: bool, mark: Option<bool>) {
+        let mark = mark.or(self.network.mark);
+        if (self.network.ifname, self.network.mark) != (Some(ifname), mark) {
+            self.write(|note| (note.ifname, note.mark) = (Some(ifname), mark));
+        }
+    }
+
+    /// Fails if the pools were seen to be restored, until a person accepts them.
+    ///
+    /// # Errors
+    /// Code 11, with what to do.
+    pub(crate) fn check_not_restored(&self) -> Result<()> {
+        if self.network.restored && !self.trusting { Err(restored()) } else { Ok(()) }
+    }
+
+    /// Compares a pool, missing or not, with the one that was seen before.
+    ///
+    /// # Errors
+    /// Code 11: it is missing, another one, or in an earlier state.
+    pub(crate) fn check_pool(&mut self, name: &str, seen: Option<&Metadata>) -> Result<()> {
+        let note: PoolNote = self.pool_file(name).read();
+        let is_same = match seen {
+            _ if note.uid.is_empty() || self.trusting => true,
+            None => false,
+            Some(seen) => {
+                seen.uid == note.uid && seen.version().is_none_or(|version| version >= note.version)
+            }
+        };
+        if is_same {
+            return Ok(());
+        }
+        self.write(|note| note.restored = true);
+        Err(restored())
+    }
+
+    /// Returns whether a pool is the one that was seen before.
+    pub(crate) fn knows_pool(&self, name: &str, seen: &Metadata) -> bool {
+        let note: PoolNote = self.pool_file(name).read();
+        !note.uid.is_empty()
+            && note.uid == seen.uid
+            && seen.version().is_some_and(|version| version >= note.version)
+    }
+
+    /// Remembers the state of a pool.
+    pub(crate) fn remember_pool(&mut self, name: &str, seen: &Metadata) {
+        let version = seen.version().unwrap_or_default();
+        let file = self.pool_file(name);
+        let written = file.change(|note: &mut PoolNote| {
+            note.version = if note.uid == seen.uid { note.version.max(version) } else { version };
+            note.uid.clone_from(&seen.uid);
+        });
+        self.warn_of(file.path(), written.map(drop));
+    }
+
+    /// Returns the pools that overlap with this one; `None` if they were not listed lately.
+    pub(crate) fn overlapping(&self, name: &str) -> Option<BTreeMap<String, IpNet>> {
+        let note: PoolNote = self.pool_file(name).read();
+        (note.listed > 0 && now().abs_diff(note.listed) < LIST).then_some(note.overlapping)
+    }
+
+    /// Remembers the pools that overlap with this one.
+    pub(crate) fn remember_overlapping(&mut self, name: &str, overlapping: BTreeMap<String, IpNet>) {
+        let file = self.pool_file(name);
+        let written = file.change(|note: &mut PoolNote| {
+            note.overlapping = overlapping;
+            note.listed = now();
+        });
+        if let Err(error) = written {
+            debug!("cannot write {}: {error}", file.path().display());
+        }
+    }
+
+    /// Accepts the pools as they are.
+    ///
+    /// # Errors
+    /// The state folder cannot be written.
+    pub(crate) fn accept(&mut self) -> Result<()> {
+        let failed = |path: &Path, error| {
+            Error::io(format!("cannot write {}", path.display()), error)
+                .advise("make the state folder writable for root, and call again")
+        };
+        let pools = self.folder.join(POOLS);
+        match fs::remove_dir_all(&pools) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(failed(&pools, error));
+            }
+            _ => {}
+        }
+        let file = StateFile::at(self.folder.join(NETWORK));
+        let changed = file.change(|note: &mut NetworkNote| note.restored = false);
+        self.network = changed.map_err(|error| failed(file.path(), error))?;
+        Ok(())
+    }
+
+    /// Returns the leases that a container's interface took last.
+    pub(crate) fn owner(&self, owner: &Owner) -> Option<OwnerNote> {
+        let text = read_own(&self.owner_file(owner.container.as_str(), owner.ifname.as_str())).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// Remembers the leases of an owner.
+    pub(crate) fn remember_owner(&self, owner: &Owner, taken: u64, leases: Vec<Lease>) {
+        let path = self.owner_file(owner.container.as_str(), owner.ifname.as_str());
+        let note = OwnerNote { node: owner.scope.node.clone(), taken, confirmed: now(), leases };
+        let text = serde_json::to_vec(&note).unwrap_or_default();
+        let write = || replace_own(&path, &beside(&path, "#new"), 0o600, &text);
+        let written = match write() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make_private_folder(&self.folder.join(OWNERS)).and_then(|()| write())
+            }
+            other => other,
+        };
+        self.warn_of(&path, written);
+    }
+
+    /// Remembers that an owner holds nothing.
+    pub(crate) fn forget_owner(&self, container: &str, ifname: &str) {
+        // Names out of an object need not be file names.
+        if !container.contains('/') && !ifname.contains('/') {
+            let _ = fs::remove_file(self.owner_file(container, ifname));
+        }
+    }
+
+    /// Returns the file of an owner. Neither name can have a colon.
+    fn owner_file(&self, container: &str, ifname: &str) -> PathBuf {
+        self.folder.join(OWNERS).join(format!("{container}:{ifname}"))
+    }
+
+    /// Returns all owners that this node has noted, by container and address.
+    pub(crate) fn owners(&self) -> NotedOwners {
+        let mut owners = NotedOwners::new();
+        for file in fs::read_dir(self.folder.join(OWNERS)).into_iter().flatten().flatten() {
+            let name = file.file_name().into_string().unwrap_or_default();
+            let Some((container, ifname)) = name.split_once(':') else { continue };
+            let text = read_own(&file.path()).unwrap_or_default();
+            let Ok(note) = serde_json::from_slice::<OwnerNote>(&text) else { continue };
+            for lease in &note.leases {
+                let key = (container.to_owned(), lease.address.addr());
+                owners.insert(key, (ifname.to_owned(), note.clone()));
+            }
+        }
+        owners
+    }
+
+    fn pool_file(&self, name: &str) -> StateFile {
+        StateFile::at(self.folder.join(POOLS).join(format!("{name}.json")))
+    }
+
+    fn write(&mut self, change: impl FnOnce(&mut NetworkNote)) {
+        let file = StateFile::at(self.folder.join(NETWORK));
+        let mut changed = self.network.clone();
+        let written = file.change(|note: &mut NetworkNote| {
+            change(note);
+            changed = note.clone();
+        });
+        self.warn_of(file.path(), written.map(drop));
+        self.network = changed;
+    }
+
+    fn warn_of(&self, path: &Path, written: io::Result<()>) {
+        if let Err(error) = written {
+            warn!(
+                "{} cannot be written, so this node may not notice a restored store: {error}",
+                path.display()
+            );
+        }
+    }
+}
+
+const NETWORK: &str = "network.json";
+const POOLS: &str = "pools";
+const OWNERS: &str = "owners";
+
+fn restored() -> Error {
+    let message = "an IPPool is missing, another one, or older than this node has seen: the API server was restored from a backup, or it is another cluster";
+    Error::new(ErrorCode::TRY_AGAIN, message).advise(
+        "addresses in use may count as free there: run `ipam-delegated reassert --claim-only --yes` on every node and, after that has succeeded on all of them, `ipam-delegated reassert --yes` on every node",
+    )
+}

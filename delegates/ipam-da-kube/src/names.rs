@@ -1,0 +1,159 @@
+//! The names of whereabouts' objects, and the keys of allocations.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+/// The names of the objects of one network.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ObjectNames {
+    /// whereabouts' `network_name`: networks of other names have objects of their own.
+    network_name: Option<String>,
+}
+
+impl ObjectNames {
+    pub(crate) fn new(network_name: Option<String>) -> Self {
+        Self { network_name }
+    }
+
+    /// Returns the name of the IPPool of a subnet, as whereabouts 0.4 and later write it.
+    pub(crate) fn pool(&self, subnet: IpNet) -> String {
+        self.prefixed(&subnet.trunc().to_string().replace([':', '/'], "-"))
+    }
+
+    /// Returns the name that whereabouts 0.3 gave the IPPool of a subnet, if it is another one.
+    pub(crate) fn pool_of_v03(&self, subnet: IpNet) -> Option<String> {
+        let text = subnet.trunc().to_string();
+        text.contains("::").then(|| self.prefixed(&text.replace("::", "-").replace([':', '/'], "-")))
+    }
+
+    /// Returns the name of the reservation of an address.
+    pub(crate) fn reservation(&self, address: IpAddr) -> String {
+        let mut text = address.to_string();
+        if text.ends_with(':') {
+            text.push('0');
+        }
+        self.prefixed(&text.replace(':', "-"))
+    }
+
+    /// Reads the address in the name of a reservation; `None` if it is of another network.
+    pub(crate) fn address_of(&self, reservation: &str) -> Option<IpAddr> {
+        let text = match &self.network_name {
+            Some(name) => reservation.strip_prefix(name)?.strip_prefix('-')?,
+            None => reservation,
+        };
+        let v4 = text.parse::<Ipv4Addr>().map(IpAddr::from);
+        v4.or_else(|_| text.replace('-', ":").parse::<Ipv6Addr>().map(IpAddr::from)).ok()
+    }
+
+    /// Returns whether the IPPool of this name and range is of this network. Between both, a name
+    /// may have that of a node, whose slice of the network the pool is.
+    pub(crate) fn has(&self, pool: &str, range: IpNet) -> bool {
+        let own = self.pool(range);
+        let bare = Self::default().pool(range);
+        let is_slice = self.network_name.as_ref().is_some_and(|name| {
+            let rest = pool.strip_prefix(&**name).and_then(|rest| rest.strip_prefix('-'));
+            rest.and_then(|rest| rest.strip_suffix(&*bare)).is_some_and(|node| node.ends_with('-'))
+        });
+        pool == own || is_slice
+    }
+
+    fn prefixed(&self, name: &str) -> String {
+        match &self.network_name {
+            Some(prefix) => format!("{prefix}-{name}"),
+            None => name.to_owned(),
+        }
+    }
+}
+
+/// The largest offset: some releases of whereabouts read it as a signed number of 64 bits.
+const LARGEST: u128 = i64::MAX as u128;
+
+/// Returns the key of an address in a pool: its distance from the network address. `None` outside
+/// of the subnet, or if whereabouts could not read the key.
+pub(crate) fn offset_of(subnet: IpNet, address: IpAddr) -> Option<u64> {
+    if !subnet.contains(&address) {
+        return None;
+    }
+    let offset = number(address) - number(subnet.network());
+    (offset <= LARGEST).then(|| u64::try_from(offset).ok()).flatten()
+}
+
+/// Returns the address of a key; `None` for a key that is not an offset inside the subnet.
+pub(crate) fn address_at(subnet: IpNet, key: &str) -> Option<IpAddr> {
+    let is_plain = key == "0" || !key.starts_with(['0', '+']);
+    let offset: u128 = key.parse().ok().filter(|_| is_plain)?;
+    let number = number(subnet.network()).checked_add(offset)?;
+    let address = match subnet {
+        IpNet::V4(_) => IpAddr::V4(Ipv4Addr::from(u32::try_from(number).ok()?)),
+        IpNet::V6(_) => IpAddr::V6(Ipv6Addr::from(number)),
+    };
+    subnet.contains(&address).then_some(address)
+}
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u32::from(address).into(),
+        IpAddr::V6(address) => address.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(text: &str) -> IpNet {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn names_are_those_of_whereabouts() {
+        let (bare, blue) = (ObjectNames::default(), ObjectNames::new(Some("blue".to_owned())));
+        for (subnet, name, v03) in [
+            ("192.168.2.225/28", "192.168.2.224-28", None),
+            ("2001::1/116", "2001---116", Some("2001--116")),
+            ("2001:db8:1:2::/64", "2001-db8-1-2---64", Some("2001-db8-1-2--64")),
+        ] {
+            assert_eq!(bare.pool(net(subnet)), name);
+            assert_eq!(blue.pool(net(subnet)), format!("blue-{name}"));
+            assert_eq!(bare.pool_of_v03(net(subnet)).as_deref(), v03);
+        }
+        for (address, name) in
+            [("10.0.0.5", "10.0.0.5"), ("fd00::5", "fd00--5"), ("fd00::", "fd00--0")]
+        {
+            let address: IpAddr = address.parse().unwrap();
+            assert_eq!(bare.reservation(address), name);
+            assert_eq!(bare.address_of(name), Some(address));
+            assert_eq!(blue.reservation(address), format!("blue-{name}"));
+            assert_eq!(blue.address_of(&blue.reservation(address)), Some(address));
+            assert_eq!(blue.address_of(name), None);
+            assert_eq!(bare.address_of(&blue.reservation(address)), None);
+        }
+    }
+
+    #[test]
+    fn a_pool_is_of_the_network_that_its_name_begins_with() {
+        let (bare, blue) = (ObjectNames::default(), ObjectNames::new(Some("blue".to_owned())));
+        let range = net("10.0.0.0/24");
+        assert!(bare.has("10.0.0.0-24", range) && !bare.has("blue-10.0.0.0-24", range));
+        assert!(blue.has("blue-10.0.0.0-24", range) && blue.has("blue-node-1-10.0.0.0-24", range));
+        assert!(!blue.has("10.0.0.0-24", range) && !blue.has("blue10.0.0.0-24", range));
+    }
+
+    #[test]
+    fn a_key_is_the_distance_from_the_network_address() {
+        for (subnet, address, key) in
+            [("10.0.0.0/24", "10.0.0.5", 5), ("fd00::/64", "fd00::1:0", 65536), ("fd00::/8", "fd00::", 0)]
+        {
+            let address: IpAddr = address.parse().unwrap();
+            assert_eq!(offset_of(net(subnet), address), Some(key));
+            assert_eq!(address_at(net(subnet), &key.to_string()), Some(address));
+        }
+        assert_eq!(offset_of(net("10.0.0.0/24"), "10.0.1.5".parse().unwrap()), None);
+        // Half of a /64 is beyond the numbers that old releases read.
+        assert_eq!(offset_of(net("fd00::/64"), "fd00::8000:0:0:0".parse().unwrap()), None);
+        for key in ["", "-1", "+1", "01", "1.0", "256", "99999999999999999999999999999999999999999"] {
+            assert_eq!(address_at(net("10.0.0.0/24"), key), None, "{key}");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The leases of an owner among the entries of pools.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipam_kit::Result;
+use ipam_kit::allocate::ledger::{Need, ViewQuery};
+use ipam_kit::allocate::owner_index::time;
+use ipam_kit::allocate::{Lease, Owner};
+use ipam_kit::cni::Verb;
+use ipnet::IpNet;
+
+use crate::lease_mark::{LeaseMark, ReservationMark};
+use crate::memory::OwnerNote;
+use crate::objects::{Allocation, Reservation};
+use crate::session::Session;
+use crate::shown_pool::ShownPool;
+use crate::stamp::Stamp;
+use crate::view_token::HeldLease;
+
+/// The search for the leases of an owner.
+pub(crate) struct OwnerView<'a> {
+    session: &'a mut Session,
+    owner: &'a Owner,
+    /// The note of this node, or of another one with the same state folder.
+    note: Option<OwnerNote>,
+    /// The leases of the record.
+    known: &'a [Lease],
+    need: Need,
+}
+
+/// An entry of a pool.
+struct Seen<'e> {
+    subnet: IpNet,
+    address: IpAddr,
+    id: &'e str,
+    allocation: &'e Allocation,
+}
+
+/// What an entry is to the owner.
+enum Verdict {
+    /// Another one's.
+    Foreign,
+    /// The owner's lease.
+    Own(Box<HeldLease>),
+    /// An entry of this container without an interface, of an old release.
+    Unnamed(Box<HeldLease>),
+}
+
+impl<'a> OwnerView<'a> {
+    pub(crate) fn new(session: &'a mut Session, query: &ViewQuery<'a>) -> Self {
+        let ViewQuery { owner, known, need, .. } = *query;
+        let note = session.memory.owner(owner).filter(|_| session.trusts_notes);
+        Self { session, owner, note, known, need }
+    }
+
+    /// Returns the owner's leases in these pools.
+    ///
+    /// # Errors
+    /// A reservation cannot be read.
+    pub(crate) fn leases(mut self, pools: &BTreeMap<String, ShownPool>) -> Result<Vec<HeldLease>> {
+        let (mut held, mut unnamed) = (Vec::new(), Vec::new());
+        for pool in pools.values() {
+            for (_, address, allocation) in pool.entries() {
+                let (Some(address), Some(id)) = (address, allocation.id.as_deref()) else {
+                    continue;
+                };
+                let seen = Seen { subnet: pool.subnet, address, id, allocation };
+                match self.judge(&seen)? {
+                    Verdict::Foreign => {}
+                    Verdict::Own(lease) => held.push(*lease),
+                    Verdict::Unnamed(lease) => unnamed.push(*lease),
+                }
+            }
+        }
+        // An ADD takes another address beside one that may be another interface's.
+        if self.need == Need::Proof && held.is_empty() {
+            held.extend(self.choose_unnamed(unnamed));
+        }
+        if self.need == Need::Proof && self.reads_reservations() {
+            self.add_reserved(&mut held)?;
+        }
+        Ok(held)
+    }
+
+    fn judge(&mut self, seen: &Seen<'_>) -> Result<Verdict> {
+        if seen.id != self.owner.container.as_str() {
+            return self.judge_other_sandbox(seen);
+        }
+        let is_named = match &seen.allocation.ifname {
+            Some(ifname) if ifname != self.owner.ifname.as_str() => return Ok(Verdict::Foreign),
+            ifname => ifname.is_some(),
+        };
+        if let Some(verdict) = self.judge_by_note(seen) {
+            return Ok(verdict);
+        }
+        if let Some(stamp) = Stamp::of_allocation(seen.allocation) {
+            return Ok(match stamp.is_of(self.owner) {
+                true => self.own_by_text(seen, &stamp),
+                false => Verdict::Foreign,
+            });
+        }
+        let reservation = match self.reads_reservations() {
+            true => self.read_reservation(seen.address)?,
+            false => None,
+        };
+        let stamp = reservation.as_ref().and_then(Stamp::of_reservation);
+        if stamp.as_ref().is_some_and(|stamp| !stamp.is_of(self.owner)) {
+            return Ok(Verdict::Foreign);
+        }
+        let mark = self.mark(seen, reservation.as_ref());
+        let held = self.held(seen, mark, stamp.as_ref().map(|stamp| stamp.taken));
+        Ok(match is_named || stamp.is_some() {
+            true => Verdict::Own(Box::new(held)),
+            false => Verdict::Unnamed(Box::new(held)),
+        })
+    }
+
+    /// Judges an entry by the note of its owner: the owner's, if this node has written the note.
+    fn judge_by_note(&self, seen: &Seen<'_>) -> Option<Verdict> {
+        let note = self.note.as_ref()?;
+        let mut leases = note.leases.iter();
+        let lease = leases.find(|lease| lease.address.addr() == seen.address)?;
+        if note.node != self.owner.scope.node {
+            return Some(Verdict::Foreign);
+        }
+        let mark = LeaseMark::of(lease)?;
+        let is_of_namespace = mark.namespace == self.session.store.namespace();
+        let is_same = seen.allocation.mark.is_none() || seen.allocation.mark == mark.text;
+        (is_of_namespace && is_same)
+            .then(|| Verdict::Own(Box::new(self.held(seen, mark, Some(note.taken)))))
+    }
+
+    /// Judges an entry of another container: the lease of an earlier sandbox of the same pod is the
+    /// owner's, if the pod's uid proves it.
+    fn judge_other_sandbox(&mut self, seen: &Seen<'_>) -> Result<Verdict> {
+        let Allocation { podref, ifname, .. } = seen.allocation;
+        let pod = self.session.pod.clone();
+        let is_same = !pod.podref.is_empty()
+            && podref.as_ref() == Some(&pod.podref)
+            && ifname.as_deref().is_none_or(|ifname| ifname == self.owner.ifname.as_str());
+        if !is_same || (self.need == Need::Proof && self.session.verb != Verb::Check) {
+            return Ok(Verdict::Foreign);
+        }
+        if self.session.verb == Verb::Check {
+            // Releases since 0.8 give a pod's address to its next sandbox.
+            let mark = self.mark(seen, None);
+            return Ok(Verdict::Own(Box::new(self.held(seen, mark, None))));
+        }
+        let is_earlier = |stamp: &Stamp| {
+            !pod.uid.is_empty()
+                && stamp.pod_uid == pod.uid
+                && stamp.network == self.owner.scope.network.as_str()
+                && stamp.ifname == self.owner.ifname.as_str()
+                && stamp.container == seen.id
+        };
+        if let Some(stamp) = Stamp::of_allocation(seen.allocation) {
+            return Ok(match is_earlier(&stamp) {
+                true => self.own_by_text(seen, &stamp),
+                false => Verdict::Foreign,
+            });
+        }
+        if pod.uid.is_empty() || !self.session.overlap_check {
+            return Ok(Verdict::Foreign);
+        }
+        let reservation = self.read_reservation(seen.address)?;
+        let stamp = reservation.as_ref().and_then(Stamp::of_reservation);
+        Ok(match stamp.filter(is_earlier) {
+            Some(stamp) => {
+                let mark = self.mark(seen, reservation.as_ref());
+                Verdict::Own(Box::new(self.held(seen, mark, Some(stamp.taken))))
+            }
+            None => Verdict::Foreign,
+        })
+    }
+
+    /// Chooses the entry that a DEL or CHECK without a record is about, among those of a container
+    /// that name no interface: those in the result, else the first, as old releases do.
+    fn choose_unnamed(&self, mut unnamed: Vec<HeldLease>) -> Vec<HeldLease> {
+        let addresses = &self.session.result_addresses;
+        if unnamed.iter().any(|held| addresses.contains(&held.address())) {
+            unnamed.retain(|held| addresses.contains(&held.address()));
+        } else {
+            unnamed.truncate(1);
+        }
+        unnamed
+    }
+
+    /// Adds reservations of the owner whose entries are gone: a DEL was interrupted, or an unknown
+    /// change took effect late.
+    fn add_reserved(&mut self, held: &mut Vec<HeldLease>) -> Result<()> {
+        let noted = self.note.iter().flat_map(|note| &note.leases);
+        let leases = self.known.iter().chain(noted).filter(|lease| LeaseMark::of(lease).is_some());
+        let leases: BTreeMap<IpAddr, IpNet> =
+            leases.map(|lease| (lease.address.addr(), lease.address.trunc())).collect();
+        for (address, subnet) in leases {
+            if held.iter().any(|held| held.address() == address) {
+                continue;
+            }
+            let Some(reservation) = self.read_reservation(address)? else { continue };
+            let stamp = Stamp::of_reservation(&reservation);
+            if !stamp.is_some_and(|stamp| stamp.is_of(self.owner)) {
+                continue;
+            }
+            let (id, allocation) = (self.owner.container.as_str(), &Allocation::default());
+            let seen = Seen { subnet, address, id, allocation };
+            let mark = self.mark(&seen, Some(&reservation));
+            held.push(HeldLease { in_pool: false, ..self.held(&seen, mark, None) });
+        }
+        Ok(())
+    }
+
+    /// Returns whether reservations are read: a CHECK needs none.
+    fn reads_reservations(&self) -> bool {
+        self.session.overlap_check && self.session.verb != Verb::Check
+    }
+
+    fn read_reservation(&mut self, address: IpAddr) -> Result<Option<Reservation>> {
+        let name = self.session.names.reservation(address);
+        self.session.store.read_reservation(&name)
+    }
+
+    fn mark(&self, seen: &Seen<'_>, reservation: Option<&Reservation>) -> LeaseMark {
+        LeaseMark {
+            namespace: self.session.store.namespace().to_owned(),
+            ifname: seen.allocation.ifname.is_some(),
+            reservation: reservation.map(ReservationMark::of),
+            text: None,
+            kept: false,
+        }
+    }
+
+    /// The owner's lease, whose entry has a stamp.
+    fn own_by_text(&self, seen: &Seen<'_>, stamp: &Stamp) -> Verdict {
+        let text = seen.allocation.mark.clone();
+        let mark = LeaseMark { text, kept: true, ..self.mark(seen, None) };
+        Verdict::Own(Box::new(self.held(seen, mark, Some(stamp.taken))))
+    }
+
+    fn held(&self, seen: &Seen<'_>, mark: LeaseMark, taken: Option<u64>) -> HeldLease {
+        let address = IpNet::new(seen.address, seen.subnet.prefix_len());
+        let lease = Lease {
+            pool: None,
+            address: address.unwrap_or(IpNet::from(seen.address)),
+            gateway: None,
+            revision: mark.to_json(),
+            preexisting: false,
+            unsure: false,
+            taken: taken.map(time),
+        };
+        HeldLease {
+            lease,
+            mark,
+            subnet: seen.subnet,
+            id: seen.id.to_owned(),
+            ifname: seen.allocation.ifname.clone(),
+            in_pool: true,
+        }
+    }
+}

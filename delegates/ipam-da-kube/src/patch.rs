@@ -1,0 +1,116 @@
+//! JSON patches (RFC 6902) of pools and reservations, each operation guarded by tests.
+
+use serde_json::{Value, json};
+
+use crate::lease_mark::{LeaseMark, ReservationMark};
+use crate::objects::{Allocation, IpPool};
+use crate::stamp::Stamp;
+
+/// A JSON patch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Patch(Vec<Value>);
+
+/// The entry that a removal expects.
+#[derive(Clone, Debug)]
+pub(crate) struct ExpectedEntry<'a> {
+    pub(crate) id: &'a str,
+    /// The interface, if the CRD keeps it.
+    pub(crate) ifname: Option<&'a str>,
+    /// The mark, if the CRD keeps it.
+    pub(crate) mark: Option<&'a str>,
+}
+
+impl Patch {
+    /// Stops the tracking of each key: on the CRDs of whereabouts it costs half of every change.
+    /// The server begins again with the next manager that updates the whole map.
+    pub(crate) fn stop_tracking(&mut self) {
+        self.push("replace", "/metadata/managedFields", json!([{}]));
+    }
+
+    /// Adds entries at keys that must be free. `pool` is the object as it was read.
+    pub(crate) fn add_entries(&mut self, pool: &IpPool, entries: &[(u64, Allocation)]) {
+        if pool.spec.allocations.is_none() {
+            let map: serde_json::Map<String, Value> =
+                entries.iter().map(|(key, entry)| (key.to_string(), entry.to_json())).collect();
+            self.test("/spec/allocations", Value::Null);
+            self.push("add", "/spec/allocations", map.into());
+            return;
+        }
+        for (key, entry) in entries {
+            let path = entry_path(&key.to_string());
+            // An absent key equals null.
+            self.test(&path, Value::Null);
+            self.push("add", &path, entry.to_json());
+        }
+    }
+
+    /// Removes the entry of a key.
+    pub(crate) fn remove_entry(&mut self, key: &str, expected: &ExpectedEntry<'_>) {
+        self.test_entry(key, expected);
+        self.0.push(json!({"op": "remove", "path": entry_path(key)}));
+    }
+
+    /// Replaces the entry of a key.
+    pub(crate) fn replace_entry(
+        &mut self,
+        key: &str,
+        expected: &ExpectedEntry<'_>,
+        entry: &Allocation,
+    ) {
+        self.test_entry(key, expected);
+        self.push("replace", &entry_path(key), entry.to_json());
+    }
+
+    /// Writes the owner of a reservation that is in a certain state.
+    pub(crate) fn restamp(&mut self, seen: &ReservationMark, podref: &str, stamp: &Stamp) {
+        self.test("/metadata/uid", seen.uid.as_str().into());
+        self.test("/metadata/resourceVersion", seen.resource_version.as_str().into());
+        self.push("add", "/metadata/labels", stamp.labels());
+        self.push("add", "/metadata/annotations", json!(stamp.annotations()));
+        self.push("add", "/spec", reservation_spec(podref, stamp));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        // The members are plain, so writing cannot fail.
+        serde_json::to_vec(&self.0).unwrap_or_default()
+    }
+
+    fn test_entry(&mut self, key: &str, expected: &ExpectedEntry<'_>) {
+        let members =
+            [("id", Some(expected.id)), ("ifname", expected.ifname), ("ipamDelegated", expected.mark)];
+        for (member, value) in members {
+            if let Some(value) = value {
+                self.test(&format!("{}/{member}", entry_path(key)), value.into());
+            }
+        }
+    }
+
+    fn test(&mut self, path: &str, value: Value) {
+        self.push("test", path, value);
+    }
+
+    fn push(&mut self, op: &str, path: &str, value: Value) {
+        self.0.push(json!({"op": op, "path": path, "value": value}));
+    }
+}
+
+impl<'a> ExpectedEntry<'a> {
+    /// Expects the entry of a lease of this container and interface.
+    pub(crate) fn of(id: &'a str, ifname: &'a str, seen: &LeaseMark, mark: Option<&'a str>) -> Self {
+        Self { id, ifname: seen.ifname.then_some(ifname), mark }
+    }
+}
+
+/// The members of a reservation that all releases of whereabouts read.
+pub(crate) fn reservation_spec(podref: &str, stamp: &Stamp) -> Value {
+    json!({"podref": podref, "ifname": stamp.ifname, "containerid": stamp.container})
+}
+
+/// The path of an entry; a key of others may have any characters.
+fn entry_path(key: &str) -> String {
+    format!("/spec/allocations/{}", key.replace('~', "~0").replace('/', "~1"))
+}

@@ -1,0 +1,223 @@
+//! Entries as scans show them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+
+use ipam_kit::Result;
+use ipam_kit::allocate::Lease;
+use ipam_kit::allocate::ledger::{Entry, Fault, Holder};
+use ipam_kit::allocate::owner_index::time;
+use ipnet::IpNet;
+
+use crate::lease_mark::{LeaseMark, ReservationMark};
+use crate::memory::NotedOwners;
+use crate::objects::{Allocation, GROUP, POOLS, Reservation};
+use crate::session::Session;
+use crate::shown_pool::ShownPool;
+use crate::stamp::{Stamp, selector};
+use crate::view::all_pools;
+
+impl Session {
+    /// Shows the entries of the pools and, if one is named, those of a node alone.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub(crate) fn scan(
+        &mut self,
+        node: Option<&str>,
+        each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
+    ) -> Result<()> {
+        match node {
+            Some(node) if self.overlap_check => self.scan_reservations(node, each),
+            Some(node) => self.scan_pools(&mut |entry: Entry| {
+                let holder = entry.holder.as_ref().and_then(|holder| holder.node.as_deref());
+                if holder == Some(node) { each(entry) } else { ControlFlow::Continue(()) }
+            }),
+            None => self.scan_pools(each),
+        }
+    }
+
+    /// Finds entries of the pools that are no leases, each with its place.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub(crate) fn foreign_entries(&mut self) -> Result<Vec<String>> {
+        let mut foreign = Vec::new();
+        for (name, pool) in self.configured_pools()? {
+            let place = |key: &str| format!("{POOLS}.{GROUP}/{name} spec.allocations[{key:?}]");
+            for (key, address, allocation) in pool.entries() {
+                let fault = match (address, &allocation.id) {
+                    (None, _) => "the key is not an offset inside the range",
+                    (Some(_), None) => "id is missing",
+                    (Some(_), Some(_)) if key == "0" => {
+                        "the key of the network address: the fork of whereabouts writes it for the first address"
+                    }
+                    _ => continue,
+                };
+                foreign.push(format!("{}: {fault}", place(key)));
+            }
+        }
+        Ok(foreign)
+    }
+
+    /// Shows an address that an entry and perhaps a reservation hold.
+    pub(crate) fn entry_of(
+        &mut self,
+        subnet: IpNet,
+        address: IpAddr,
+        allocation: &Allocation,
+    ) -> Result<Entry> {
+        let reservation = match self.overlap_check {
+            true => self.store.read_reservation(&self.names.reservation(address))?,
+            false => None,
+        };
+        Ok(self.shown_entry(subnet, address, allocation, reservation.as_ref(), &NotedOwners::new()))
+    }
+
+    /// Shows an address that a reservation holds.
+    pub(crate) fn reserved_entry(
+        &self,
+        subnet: IpNet,
+        address: IpAddr,
+        reservation: &Reservation,
+    ) -> Entry {
+        let stamp = Stamp::of_reservation(reservation);
+        let spec = &reservation.spec;
+        let container = stamp.as_ref().map(|stamp| stamp.container.clone());
+        let container = container.or_else(|| spec.containerid.clone());
+        // Releases since 0.8 name the pod alone.
+        let container = container.or_else(|| spec.podref.clone()).unwrap_or_default();
+        let ifname = spec.ifname.clone().or_else(|| stamp.map(|stamp| stamp.ifname));
+        let allocation = Allocation { id: Some(container), ifname, ..Allocation::default() };
+        self.shown_entry(subnet, address, &allocation, Some(reservation), &NotedOwners::new())
+    }
+
+    /// Shows the leases of a node, by the labels of their reservations.
+    fn scan_reservations(
+        &mut self,
+        node: &str,
+        each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let labels = selector(self.network.as_str(), Some(node));
+        let mut reservations = BTreeMap::new();
+        let names = self.names.clone();
+        self.store.list_reservations(&labels, &mut |reservation| {
+            if let Some(address) = names.address_of(&reservation.metadata.name) {
+                reservations.insert(address, reservation);
+            }
+        })?;
+        for (address, reservation) in reservations {
+            let Some(stamp) = Stamp::of_reservation(&reservation) else { continue };
+            // A label may be a shortened text.
+            if stamp.node != node || stamp.network != self.network.as_str() {
+                continue;
+            }
+            if each(self.reserved_entry(stamp.range, address, &reservation)).is_break() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn scan_pools(&mut self, each: &mut dyn FnMut(Entry) -> ControlFlow<()>) -> Result<()> {
+        let pools = self.configured_pools()?;
+        // Entries without reservations may have no stamp.
+        let noted = if self.overlap_check { NotedOwners::new() } else { self.memory.owners() };
+        let mut reservations = BTreeMap::new();
+        if self.overlap_check {
+            let names = self.names.clone();
+            self.store.list_reservations("", &mut |reservation| {
+                if let Some(address) = names.address_of(&reservation.metadata.name) {
+                    reservations.insert(address, reservation);
+                }
+            })?;
+        }
+        for pool in pools.values() {
+            for (_, address, allocation) in pool.entries() {
+                let Some(address) = address else { continue };
+                let reservation = reservations.remove(&address);
+                let entry =
+                    self.shown_entry(pool.subnet, address, allocation, reservation.as_ref(), &noted);
+                if each(entry).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        // A reservation whose entry is gone still holds its address.
+        for (address, reservation) in reservations {
+            let Some(stamp) = Stamp::of_reservation(&reservation) else { continue };
+            if stamp.network == self.network.as_str()
+                && each(self.reserved_entry(stamp.range, address, &reservation)).is_break()
+            {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the pools of the configuration or, if it names none, all pools of the network.
+    fn configured_pools(&mut self) -> Result<BTreeMap<String, ShownPool>> {
+        if self.subnets.is_empty() {
+            return all_pools(self);
+        }
+        let mut pools = BTreeMap::new();
+        for subnet in self.subnets.clone() {
+            let name = self.pool_of(subnet);
+            pools.insert(name.clone(), ShownPool::read(self, &name, subnet)?);
+        }
+        Ok(pools)
+    }
+
+    fn shown_entry(
+        &self,
+        subnet: IpNet,
+        address: IpAddr,
+        allocation: &Allocation,
+        reservation: Option<&Reservation>,
+        noted: &NotedOwners,
+    ) -> Entry {
+        let reserved = reservation.and_then(Stamp::of_reservation);
+        let is_of = |stamp: &Stamp| allocation.id.as_ref() == Some(&stamp.container);
+        // An old release may have given the entry to the next sandbox of a pod.
+        let reservation = reservation.filter(|_| reserved.as_ref().is_none_or(is_of));
+        let in_entry = Stamp::of_allocation(allocation);
+        let noted = allocation.id.clone().and_then(|id| noted.get(&(id, address)));
+        let kept = in_entry.is_some();
+        let stamp = reserved.filter(is_of).or(in_entry);
+        let holder = allocation.id.clone().map(|container| match (&stamp, noted) {
+            (Some(stamp), _) => stamp.holder(self.network.as_str()),
+            (None, Some((ifname, note))) => {
+                let (node, ifname) = (Some(note.node.clone()), Some(ifname.clone()));
+                Holder { node, container, ifname, network: None }
+            }
+            (None, None) => {
+                Holder { node: None, container, ifname: allocation.ifname.clone(), network: None }
+            }
+        });
+        let confirmed = stamp.as_ref().map(|stamp| stamp.confirmed);
+        let confirmed = confirmed.or_else(|| noted.map(|(_, note)| note.confirmed));
+        let mark = LeaseMark {
+            namespace: self.store.namespace().to_owned(),
+            ifname: allocation.ifname.is_some(),
+            reservation: reservation.map(ReservationMark::of),
+            text: allocation.mark.clone().filter(|_| kept),
+            kept,
+        };
+        let fault = allocation.id.is_none().then(|| Fault::Unreadable("id is missing".to_owned()));
+        Entry {
+            lease: Lease {
+                pool: None,
+                address: IpNet::new(address, subnet.prefix_len()).unwrap_or(IpNet::from(address)),
+                gateway: None,
+                revision: mark.to_json(),
+                preexisting: false,
+                unsure: false,
+                taken: stamp.as_ref().map(|stamp| time(stamp.taken)),
+            },
+            holder,
+            since: confirmed.map(time),
+            fault,
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The state of a call: its objects, and the node's memory of them.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipam_kit::allocate::{PoolRequest, known, requested_pools};
+use ipam_kit::cni::{NetworkName, Verb};
+use ipam_kit::pool::{RangeRules, RangeSet};
+use ipam_kit::{Request, Result};
+use ipnet::IpNet;
+
+use crate::config::{KubeConfig, Site};
+use crate::lease_mark::LeaseMark;
+use crate::memory::KubeMemory;
+use crate::names::ObjectNames;
+use crate::pool_lock::PoolLocks;
+use crate::present_site;
+use crate::store::ObjectStore;
+
+/// The state of a call.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) store: ObjectStore,
+    pub(crate) memory: KubeMemory,
+    pub(crate) locks: PoolLocks,
+    pub(crate) names: ObjectNames,
+    pub(crate) network: NetworkName,
+    pub(crate) pod: Pod,
+    pub(crate) verb: Verb,
+    /// Whether each address has a reservation.
+    pub(crate) overlap_check: bool,
+    /// The addresses of the result that came with a DEL or CHECK.
+    pub(crate) result_addresses: BTreeSet<IpAddr>,
+    /// The subnets of the pools that the configuration or a selector names, without repetition.
+    pub(crate) subnets: Vec<IpNet>,
+    /// Whether the notes of owners count: not after one of them was wrong.
+    pub(crate) trusts_notes: bool,
+    /// Addresses of changes whose outcome is unknown, which a later change of this call takes if it
+    /// can: then at most one of both takes effect.
+    pub(crate) unknown: BTreeSet<IpAddr>,
+}
+
+/// The pod of an attachment, as the runtime names it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pod {
+    /// Its namespace and name, with a slash; empty without a pod, which the cleaners of whereabouts
+    /// ignore.
+    pub(crate) podref: String,
+    pub(crate) uid: String,
+}
+
+impl Session {
+    /// Opens the objects of a call, without a request.
+    ///
+    /// # Errors
+    /// The configuration is invalid, no credentials are found, or the state folder is missing.
+    pub(crate) fn open(config: KubeConfig, request: &Request) -> Result<Self> {
+        let recorded = config.site(&request.environment);
+        let state = request.state_dir()?;
+        let network = request.network.name().clone();
+        // A person sees what is in a store that was restored.
+        let trusting = request.is_reassert() || request.environment.text("CNI_COMMAND").is_none();
+        let memory = KubeMemory::open(&state, &network, trusting);
+        let (site, kube) = present_site::open(recorded, request, &memory)?;
+        let Site { namespace, names, overlap_check, timeout, .. } = site;
+        let marks = known(request).into_iter().filter_map(|lease| LeaseMark::of(&lease));
+        let recorded_namespace = marks.map(|mark| mark.namespace).next();
+        let namespace = recorded_namespace
+            .or(namespace)
+            .or_else(|| kube.namespace().map(str::to_owned))
+            .unwrap_or_else(|| NAMESPACE.to_owned());
+        let patience = timeout.min(request.deadline.left() / 2);
+        Ok(Self {
+            locks: PoolLocks::new(&state, &namespace, patience),
+            store: ObjectStore::new(kube, namespace),
+            memory,
+            names,
+            network,
+            pod: Pod::of(request),
+            verb: request.verb,
+            overlap_check,
+            result_addresses: result_addresses(request),
+            subnets: subnets_of(request),
+            trusts_notes: true,
+            unknown: BTreeSet::new(),
+        })
+    }
+
+    /// Returns the name of the pool of a subnet.
+    pub(crate) fn pool_of(&self, subnet: IpNet) -> String {
+        self.names.pool(subnet)
+    }
+}
+
+impl Pod {
+    fn of(request: &Request) -> Self {
+        let text = |key: &str| request.args.get(key).filter(|text| !text.is_empty());
+        let podref = match (text("K8S_POD_NAMESPACE"), text("K8S_POD_NAME")) {
+            (Some(namespace), Some(name)) => format!("{namespace}/{name}"),
+            _ => String::new(),
+        };
+        Self { podref, uid: text("K8S_POD_UID").unwrap_or_default().to_owned() }
+    }
+}
+
+/// The namespace of objects if nothing names another one, as whereabouts has it.
+const NAMESPACE: &str = "kube-system";
+
+/// Returns the subnets of a pool's ranges, without repetition.
+pub(crate) fn subnets(set: &RangeSet) -> Vec<IpNet> {
+    let mut subnets: Vec<IpNet> = set.ranges().iter().map(|range| range.subnet().trunc()).collect();
+    subnets.sort();
+    subnets.dedup();
+    subnets
+}
+
+/// Returns the subnets of the ranges of requests.
+pub(crate) fn subnets_requested(requests: &[PoolRequest]) -> BTreeSet<IpNet> {
+    requests.iter().filter_map(|request| request.set.as_ref()).flat_map(subnets).collect()
+}
+
+fn subnets_of(request: &Request) -> Vec<IpNet> {
+    let pools = requested_pools(request);
+    let sets = pools.iter().filter_map(|pool| pool.range_set(RangeRules::ANY, "ipam").ok().flatten());
+    let all: BTreeSet<IpNet> = sets.flat_map(|set| subnets(&set)).collect();
+    all.into_iter().collect()
+}
+
+fn result_addresses(request: &Request) -> BTreeSet<IpAddr> {
+    let result = request.prev_result().unwrap_or_default();
+    result.ips.iter().map(|ip| ip.address.addr()).collect()
+}

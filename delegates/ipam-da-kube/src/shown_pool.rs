@@ -1,0 +1,67 @@
+//! A pool as a view has read it.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipam_kit::pool::RangeSet;
+use ipam_kit::{Error, ErrorCode, Result};
+use ipnet::IpNet;
+
+use crate::names::address_at;
+use crate::objects::{Allocation, GROUP, IpPool, POOLS};
+use crate::session::Session;
+
+/// A pool as it was read.
+#[derive(Debug)]
+pub(crate) struct ShownPool {
+    pub(crate) subnet: IpNet,
+    /// `None` if the pool does not exist.
+    pub(crate) object: Option<IpPool>,
+}
+
+impl ShownPool {
+    /// Reads a pool.
+    ///
+    /// # Errors
+    /// The server does not answer; the pool is of another range than its name says.
+    pub(crate) fn read(session: &mut Session, name: &str, subnet: IpNet) -> Result<Self> {
+        let object = session.store.read_pool(name)?;
+        if let Some(pool) = &object {
+            check_range(session, pool, subnet)?;
+        }
+        Ok(Self { subnet, object })
+    }
+
+    /// Returns the entries with the addresses that their keys name; `None` for a key that names no
+    /// address of the pool.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, Option<IpAddr>, &Allocation)> {
+        let entries = self.object.iter().flat_map(IpPool::allocations);
+        entries.map(|(key, allocation)| (key, address_at(self.subnet, key), allocation))
+    }
+
+    /// Adds the addresses that are taken in this pool, as far as one of `set` may be.
+    pub(crate) fn add_taken(&self, set: &RangeSet, taken: &mut BTreeSet<IpAddr>) {
+        for (key, address, _) in self.entries() {
+            taken.extend(address);
+            if key == "0" {
+                // The fork of whereabouts writes this key for the first address that it gives.
+                taken.extend(address_at(self.subnet, "1"));
+                taken.extend(set.ranges().iter().map(ipam_kit::pool::Range::start));
+            }
+        }
+    }
+}
+
+/// Compares the range of a pool with the one that its name says.
+fn check_range(session: &Session, pool: &IpPool, subnet: IpNet) -> Result<()> {
+    if pool.range() == Some(subnet) {
+        return Ok(());
+    }
+    let (name, namespace) = (&pool.metadata.name, session.store.namespace());
+    let message = format!(
+        "{POOLS}.{GROUP}/{name} in the namespace {namespace}: spec.range is {:?}: expected {subnet}",
+        pool.spec.range
+    );
+    Err(Error::new(ErrorCode::BACKEND, message)
+        .advise("correct spec.range: the keys of spec.allocations count from its network address"))
+}

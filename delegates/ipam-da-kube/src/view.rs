@@ -1,0 +1,166 @@
+//! The view of a call: the requested pools, those that overlap with them, and the owner's leases.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipam_kit::Result;
+use ipam_kit::allocate::PoolRequest;
+use ipam_kit::allocate::ledger::{Need, PoolView, Used, View, ViewQuery};
+use ipnet::IpNet;
+
+use crate::lease_mark::LeaseMark;
+use crate::owner_view::OwnerView;
+use crate::session::{Session, subnets, subnets_requested};
+use crate::shown_pool::ShownPool;
+use crate::view_token::{HeldLease, ViewToken};
+
+/// Shows the owner's leases and the requested pools.
+///
+/// # Errors
+/// The server does not answer; on an ADD, a pool was restored from a backup.
+pub(crate) fn view(session: &mut Session, query: &ViewQuery<'_>) -> Result<View<ViewToken>> {
+    if let Some(guess) = guess(session, query) {
+        return Ok(guess);
+    }
+    let is_claim = !query.requests.is_empty();
+    if is_claim {
+        session.memory.check_not_restored()?;
+    }
+    let requested: BTreeMap<String, IpNet> = subnets_requested(query.requests)
+        .into_iter()
+        .map(|subnet| (session.pool_of(subnet), subnet))
+        .collect();
+    let overlapping = match is_claim && session.overlap_check {
+        true => overlapping_pools(session, &requested)?,
+        false => BTreeMap::new(),
+    };
+    let turns = session.locks.take(&requested.keys().cloned().collect());
+    let mut pools = BTreeMap::new();
+    for (name, subnet) in pools_to_read(session, query, requested.clone()) {
+        let shown = ShownPool::read(session, &name, subnet)?;
+        if requested.contains_key(&name) {
+            let metadata = shown.object.as_ref().map(|object| &object.metadata);
+            session.memory.check_pool(&name, metadata)?;
+        }
+        pools.insert(name, shown);
+    }
+    if pools.is_empty() && query.need == Need::Proof {
+        pools = all_pools(session)?;
+    }
+    let mut others = Vec::new();
+    for (name, subnet) in overlapping {
+        if !pools.contains_key(&name) {
+            others.push(ShownPool::read(session, &name, subnet)?);
+        }
+    }
+    let held = OwnerView::new(session, query).leases(&pools)?;
+    let shown: Vec<&ShownPool> = pools.values().chain(&others).collect();
+    let mut taken = BTreeSet::new();
+    let views = query.requests.iter().map(|request| pool_view(request, &shown, &mut taken));
+    let views = views.collect();
+    let leases = held.iter().map(|held| held.lease.clone()).collect();
+    pools.retain(|name, _| requested.contains_key(name));
+    let token = ViewToken { held, pools, taken, turns };
+    Ok(View { held: leases, sure: true, pools: views, token })
+}
+
+/// Shows the leases of the record without a request: the release that follows is guarded.
+fn guess(session: &Session, query: &ViewQuery<'_>) -> Option<View<ViewToken>> {
+    if !query.may_guess || query.need != Need::Proof || query.known.is_empty() {
+        return None;
+    }
+    let held = query.known.iter().map(|lease| {
+        let mark = LeaseMark::of(lease)?;
+        let is_guarded = mark.reservation.is_some() || mark.kept;
+        (is_guarded && mark.namespace == session.store.namespace()).then(|| HeldLease {
+            lease: lease.clone(),
+            subnet: lease.address.trunc(),
+            id: query.owner.container.to_string(),
+            ifname: mark.ifname.then(|| query.owner.ifname.to_string()),
+            mark,
+            in_pool: true,
+        })
+    });
+    let held: Vec<HeldLease> = held.collect::<Option<_>>()?;
+    let token = ViewToken { held, ..ViewToken::default() };
+    Some(View { held: query.known.to_vec(), sure: false, pools: Vec::new(), token })
+}
+
+/// Returns the pools that may hold leases of the owner: the requested ones, else those of the
+/// configuration; those of the record; and those of this node's note.
+fn pools_to_read(
+    session: &Session,
+    query: &ViewQuery<'_>,
+    requested: BTreeMap<String, IpNet>,
+) -> BTreeMap<String, IpNet> {
+    let mut pools = requested;
+    let note = session.memory.owner(query.owner);
+    let noted = note.iter().flat_map(|note| &note.leases);
+    let leases = query.known.iter().chain(noted).filter(|lease| LeaseMark::of(lease).is_some());
+    let mut more: Vec<IpNet> = leases.map(|lease| lease.address.trunc()).collect();
+    if query.requests.is_empty() {
+        more.extend(&session.subnets);
+    }
+    pools.extend(more.into_iter().map(|subnet| (session.pool_of(subnet), subnet)));
+    pools
+}
+
+/// Reads all pools of the network: nothing says which may hold leases of the owner.
+pub(crate) fn all_pools(session: &mut Session) -> Result<BTreeMap<String, ShownPool>> {
+    let mut pools = BTreeMap::new();
+    let names = session.names.clone();
+    session.store.list_pools(&mut |pool| {
+        if let Some(subnet) = pool.range().filter(|range| names.has(&pool.metadata.name, *range)) {
+            let name = pool.metadata.name.clone();
+            pools.insert(name, ShownPool { subnet, object: Some(pool) });
+        }
+    })?;
+    Ok(pools)
+}
+
+/// Returns the pools of the network that overlap with requested ones, by a list of all pools that
+/// this node made lately.
+fn overlapping_pools(
+    session: &mut Session,
+    requested: &BTreeMap<String, IpNet>,
+) -> Result<BTreeMap<String, IpNet>> {
+    let noted: Option<Vec<_>> =
+        requested.keys().map(|name| session.memory.overlapping(name)).collect();
+    if let Some(noted) = noted {
+        return Ok(noted.into_iter().flatten().collect());
+    }
+    let mut ranges: Vec<(String, IpNet)> = Vec::new();
+    session.store.list_pools(&mut |pool| {
+        if let Some(range) = pool.range() {
+            ranges.push((pool.metadata.name, range));
+        }
+    })?;
+    let mut all = BTreeMap::new();
+    for (name, subnet) in requested {
+        let others = ranges.iter().filter(|(other, range)| {
+            let overlaps = range.contains(subnet) || subnet.contains(range);
+            other != name && overlaps && session.names.has(other, *range)
+        });
+        let others: BTreeMap<String, IpNet> = others.cloned().collect();
+        session.memory.remember_overlapping(name, others.clone());
+        all.extend(others);
+    }
+    Ok(all)
+}
+
+/// Shows which addresses of a request are taken, and adds them to `all`.
+fn pool_view(
+    request: &PoolRequest,
+    shown: &[&ShownPool],
+    all: &mut BTreeSet<std::net::IpAddr>,
+) -> PoolView {
+    let Some(set) = &request.set else { return PoolView::default() };
+    let own = subnets(set);
+    let mut taken = BTreeSet::new();
+    for pool in shown {
+        if own.iter().any(|own| own.contains(&pool.subnet) || pool.subnet.contains(own)) {
+            pool.add_taken(set, &mut taken);
+        }
+    }
+    all.extend(&taken);
+    PoolView { used: Used::All(taken), ..PoolView::default() }
+}
