@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::lease_mark::{LeaseMark, ReservationMark};
+use crate::lease_mark::ReservationMark;
 use crate::objects::{Allocation, IpPool};
 use crate::stamp::Stamp;
 
@@ -70,10 +70,6 @@ impl Patch {
         self.push("add", "/spec", reservation_spec(podref, stamp));
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         // The members are plain, so writing cannot fail.
         serde_json::to_vec(&self.0).unwrap_or_default()
@@ -95,13 +91,6 @@ impl Patch {
 
     fn push(&mut self, op: &str, path: &str, value: Value) {
         self.0.push(json!({"op": op, "path": path, "value": value}));
-    }
-}
-
-impl<'a> ExpectedEntry<'a> {
-    /// Expects the entry of a lease of this container and interface.
-    pub(crate) fn of(id: &'a str, ifname: &'a str, seen: &LeaseMark, mark: Option<&'a str>) -> Self {
-        Self { id, ifname: seen.ifname.then_some(ifname), mark }
     }
 }
 

@@ -3,10 +3,11 @@
 use std::ops::ControlFlow;
 
 use ipam_kit::{Error, ErrorCode, Result};
-use ipam_kube::{ApiChange, ApiOutcome, Kube, List, RefusalReason, Resource};
-use ipam_servers::Method;
+use ipam_kube::{
+    ApiChange, ApiOutcome, Kube, List, RefusalReason, Resource, is_unauthorized,
+};
 use serde::de::{DeserializeOwned, IgnoredAny};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::lease_mark::ReservationMark;
 use crate::objects::{GROUP, IpPool, ObjectHead, POOLS, RESERVATIONS, Reservation, VERSION};
@@ -42,11 +43,6 @@ impl ObjectStore {
         &self.namespace
     }
 
-    /// Continues in another namespace.
-    pub(crate) fn enter(&mut self, namespace: &str) {
-        namespace.clone_into(&mut self.namespace);
-    }
-
     /// Reads a pool; `None` if it does not exist.
     ///
     /// # Errors
@@ -67,29 +63,30 @@ impl ObjectStore {
         kube.list(&list, &mut each).map_err(explain)
     }
 
-    /// Asks for a change of a pool that does not exist: the answer shows whether the kind and the
-    /// namespace are served, and whether pools may be changed.
+    /// Asks for a change of a pool that does not exist: the answer shows whether the kind is served,
+    /// and whether pools may be changed.
     pub(crate) fn check_ready(&mut self) -> Result<()> {
-        let outcome: Outcome<IgnoredAny> =
-            self.ask(Method::Patch, POOLS, Some("ipam-delegated-status"), b"[]")?;
-        match outcome {
+        let namespace = self.namespace.clone();
+        let resource = resource(POOLS, &namespace, Some("ipam-delegated-status"));
+        match self.change::<IgnoredAny>(&ApiChange::patch(resource, "[]"))? {
+            Outcome::Done(_) | Outcome::Lost | Outcome::Missing => Ok(()),
             Outcome::Unknown => {
-                let message = "the API server did not answer a change of an IPPool";
+                let message = format!("PATCH {resource}: no answer from the API server");
                 Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("check the API server"))
             }
-            Outcome::Done(_) | Outcome::Lost | Outcome::Missing => Ok(()),
         }
     }
 
     /// Makes a pool with its first entries.
-    pub(crate) fn create_pool(&mut self, pool: &serde_json::Value) -> Result<Outcome<IpPool>> {
-        let body = pool.to_string();
-        self.ask(Method::Post, POOLS, None, body.as_bytes())
+    pub(crate) fn create_pool(&mut self, pool: &Value) -> Result<Outcome<IpPool>> {
+        let (body, namespace) = (pool.to_string(), self.namespace.clone());
+        self.change(&ApiChange::post(resource(POOLS, &namespace, None), &body))
     }
 
     /// Changes a pool. The answer has the object.
     pub(crate) fn patch_pool(&mut self, name: &str, patch: &Patch) -> Result<Outcome<IpPool>> {
-        self.ask(Method::Patch, POOLS, Some(name), &patch.to_bytes())
+        let (body, namespace) = (patch.to_bytes(), self.namespace.clone());
+        self.change(&ApiChange::patch(resource(POOLS, &namespace, Some(name)), &body))
     }
 
     /// Changes a pool. The answer has its metadata alone.
@@ -98,7 +95,9 @@ impl ObjectStore {
         name: &str,
         patch: &Patch,
     ) -> Result<Outcome<ObjectHead>> {
-        self.ask(Method::Patch, POOLS, Some(name), &patch.to_bytes())
+        let (body, namespace) = (patch.to_bytes(), self.namespace.clone());
+        let change = ApiChange::patch(resource(POOLS, &namespace, Some(name)), &body);
+        self.change(&ApiChange { metadata_only: true, ..change })
     }
 
     /// Reads a reservation; `None` if it does not exist.
@@ -140,7 +139,9 @@ impl ObjectStore {
             },
             "spec": reservation_spec(podref, stamp),
         });
-        self.ask(Method::Post, RESERVATIONS, None, body.to_string().as_bytes())
+        let (body, namespace) = (body.to_string(), self.namespace.clone());
+        let change = ApiChange::post(resource(RESERVATIONS, &namespace, None), &body);
+        self.change(&ApiChange { metadata_only: true, ..change })
     }
 
     /// Changes a reservation.
@@ -149,7 +150,9 @@ impl ObjectStore {
         name: &str,
         patch: &Patch,
     ) -> Result<Outcome<ObjectHead>> {
-        self.ask(Method::Patch, RESERVATIONS, Some(name), &patch.to_bytes())
+        let (body, namespace) = (patch.to_bytes(), self.namespace.clone());
+        let change = ApiChange::patch(resource(RESERVATIONS, &namespace, Some(name)), &body);
+        self.change(&ApiChange { metadata_only: true, ..change })
     }
 
     /// Deletes a reservation that is in a certain state.
@@ -158,45 +161,44 @@ impl ObjectStore {
         name: &str,
         seen: &ReservationMark,
     ) -> Result<Outcome<IgnoredAny>> {
-        let options = json!({
-            "preconditions": {"uid": seen.uid, "resourceVersion": seen.resource_version},
-        });
-        self.ask(Method::Delete, RESERVATIONS, Some(name), options.to_string().as_bytes())
+        let ReservationMark { uid, resource_version } = seen;
+        let preconditions = json!({"uid": uid, "resourceVersion": resource_version});
+        let body = json!({"preconditions": preconditions}).to_string();
+        let namespace = self.namespace.clone();
+        self.change(&ApiChange::delete(resource(RESERVATIONS, &namespace, Some(name)), &body))
     }
 
-    fn ask<T: DeserializeOwned>(
-        &mut self,
-        method: Method,
-        plural: &str,
-        name: Option<&str>,
-        body: &[u8],
-    ) -> Result<Outcome<T>> {
-        let Self { kube, namespace } = self;
-        let resource = resource(plural, namespace, name);
-        let change = ApiChange { method, resource, body };
-        match kube.ask(&change).map_err(explain)? {
-            ApiOutcome::Done(answer) => Ok(Outcome::Done(answer)),
-            ApiOutcome::Unknown => Ok(Outcome::Unknown),
-            ApiOutcome::Refused(refusal) => match refusal.reason {
-                RefusalReason::AlreadyExists
-                | RefusalReason::Conflict
-                | RefusalReason::TestFailed => Ok(Outcome::Lost),
-                RefusalReason::NotFound if name.is_some() => Ok(Outcome::Missing),
-                RefusalReason::NotFound => {
-                    let message = format!("{resource}: the namespace {namespace} does not exist");
-                    let advice = "correct ipam.kube.namespace, or create the namespace";
-                    Err(Error::new(ErrorCode::BACKEND, message)
-                        .caused_by(refusal.message)
-                        .advise(advice))
-                }
-                RefusalReason::Invalid => {
-                    let message = format!("{method} {resource}: the API server refuses the object");
-                    Err(Error::new(ErrorCode::BACKEND, message)
-                        .caused_by(refusal.message)
-                        .advise("check the custom resource definitions of whereabouts"))
-                }
-            },
-        }
+    /// Sends a change, and sorts its outcome.
+    fn change<T: DeserializeOwned>(&mut self, change: &ApiChange<'_>) -> Result<Outcome<T>> {
+        let refusal = match self.kube.ask(change).map_err(explain)? {
+            ApiOutcome::Done(answer) => return Ok(Outcome::Done(answer)),
+            ApiOutcome::Unknown => return Ok(Outcome::Unknown),
+            ApiOutcome::Refused(refusal) => refusal,
+        };
+        let ApiChange { method, resource, .. } = change;
+        let (code, message, advice) = match refusal.reason {
+            RefusalReason::AlreadyExists | RefusalReason::Conflict | RefusalReason::TestFailed => {
+                return Ok(Outcome::Lost);
+            }
+            RefusalReason::NotFound if resource.name.is_some() => return Ok(Outcome::Missing),
+            RefusalReason::NotFound => (
+                ErrorCode::BACKEND,
+                format!("the namespace {} does not exist", self.namespace),
+                "correct ipam.kube.namespace, or create the namespace",
+            ),
+            RefusalReason::TooLarge => (
+                ErrorCode::EXHAUSTED,
+                "the object has reached the size limit of the API server".to_owned(),
+                "an IPPool holds some 11,000 addresses: release leases, or divide the range among several pools",
+            ),
+            RefusalReason::Invalid => (
+                ErrorCode::BACKEND,
+                "the API server refuses the object".to_owned(),
+                "compare the custom resource definitions in the cluster with those of this release",
+            ),
+        };
+        let error = Error::new(code, format!("{method} {resource}: {message}"));
+        Err(error.caused_by(refusal.message).advise(advice))
     }
 }
 
@@ -207,6 +209,7 @@ fn resource<'a>(plural: &'a str, namespace: &'a str, name: Option<&'a str>) -> R
     Resource { group: GROUP, version: VERSION, plural, namespace: Some(namespace), name }
 }
 
+/// A rejected login may be one that is just being renewed.
 fn explain(error: Error) -> Error {
-    error
+    if is_unauthorized(&error) { error.with_code(ErrorCode::TRY_AGAIN) } else { error }
 }
