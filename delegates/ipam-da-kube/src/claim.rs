@@ -187,7 +187,9 @@ impl<'a> Claiming<'a> {
             Some((pool.subnet, allocation.clone()))
         });
         match shown {
-            Some((subnet, allocation)) => self.session.entry_of(subnet, address, &allocation).map(Some),
+            Some((subnet, allocation)) => {
+                self.session.entry_of(subnet, address, &allocation).map(Some)
+            }
             None => Ok(None),
         }
     }

@@ -1,20 +1,18 @@
 //! A commit: claims, then leases that stay, then leases to release.
 
-use std::collections::BTreeSet;
-
 use ipam_kit::allocate::ledger::{Change, Commit};
 use ipam_kit::allocate::owner_index::now;
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::{Error, Result};
 
 use crate::claim::{Claimed, Claiming};
+use crate::lease_mark::{LeaseMark, ReservationMark};
+use crate::objects::Allocation;
 use crate::patch::Patch;
 use crate::release::expected;
 use crate::session::Session;
-use crate::store::Outcome;
-use crate::lease_mark::{LeaseMark, ReservationMark};
-use crate::objects::Allocation;
 use crate::stamp::Stamp;
+use crate::store::Outcome;
 use crate::view_token::{HeldLease, ViewToken};
 
 /// Makes a change, all of it or nothing.
@@ -52,13 +50,15 @@ pub(crate) fn commit(
         }
     }
     let doomed: Vec<HeldLease> = change.drop.iter().filter_map(held_of).collect();
-    let changed = if doomed.is_empty() { BTreeSet::new() } else { session.release(&doomed)? };
-    if !changed.is_empty() {
+    if !session.release(&doomed)?.changed.is_empty() {
         session.trusts_notes = false;
         session.withdraw(&claimed)?;
         return Ok(Commit::Lost { taken: Vec::new(), view: None });
     }
     let claimed: Vec<Lease> = claimed.into_iter().map(|claimed| claimed.lease).collect();
+    for (claim, lease) in change.claim.iter().zip(&claimed) {
+        session.remember_cursor(claim.request, lease.address.addr());
+    }
     remember(session, owner, change, &kept, &claimed);
     Ok(Commit::Done { kept, claimed })
 }

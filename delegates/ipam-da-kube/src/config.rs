@@ -84,15 +84,15 @@ impl KubeConfig {
 /// Reads a name that becomes part of an object's name or path; an empty one counts as absent.
 fn given_name(name: Option<String>, path: &str) -> Result<Option<String>> {
     let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(None) };
-    let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    let inside =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     let begins_well = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
     if begins_well && name.len() <= LONGEST && name.bytes().all(inside) {
         return Ok(Some(name));
     }
     let message = format!("invalid name {name:?} for an object of Kubernetes");
-    Err(Error::config(path, message).advise(
-        "use lower-case letters, digits, - and ., beginning with a letter or a digit",
-    ))
+    Err(Error::config(path, message)
+        .advise("use lower-case letters, digits, - and ., beginning with a letter or a digit"))
 }
 
 /// The longest name: that of an object may have 253 characters, with the range in it.

@@ -62,18 +62,20 @@ impl Ledger for IpPools {
 
     fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
         let leases: Vec<HeldLease> = entries.iter().filter_map(HeldLease::of_entry).collect();
-        let changed = self.session.release(&leases)?;
+        let ended = self.session.release(&leases)?;
         let mut removed = Vec::new();
         for entry in entries {
             let address = entry.lease.address.addr();
             let Some(holder) = &entry.holder else { continue };
-            if changed.contains(&address) {
+            if ended.changed.contains(&address) {
                 continue;
             }
             if let Some(ifname) = &holder.ifname {
                 self.session.memory.forget_owner(&holder.container, ifname);
             }
-            removed.push(entry.clone());
+            if !ended.gone.contains(&address) {
+                removed.push(entry.clone());
+            }
         }
         Ok(removed)
     }

@@ -54,6 +54,9 @@ struct PoolNote {
     /// since 1970.
     overlapping: BTreeMap<String, IpNet>,
     listed: u64,
+    /// The address that this node gave last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cursor: Option<IpAddr>,
 }
 
 /// The note of an owner: the leases that it took.
@@ -152,13 +155,30 @@ impl KubeMemory {
     }
 
     /// Remembers the pools that overlap with this one.
-    pub(crate) fn remember_overlapping(&mut self, name: &str, overlapping: BTreeMap<String, IpNet>) {
+    pub(crate) fn remember_overlapping(
+        &mut self,
+        name: &str,
+        overlapping: BTreeMap<String, IpNet>,
+    ) {
         let file = self.pool_file(name);
         let written = file.change(|note: &mut PoolNote| {
             note.overlapping = overlapping;
             note.listed = now();
         });
         if let Err(error) = written {
+            debug!("cannot write {}: {error}", file.path().display());
+        }
+    }
+
+    /// Returns the address of a pool that this node gave last.
+    pub(crate) fn cursor(&self, name: &str) -> Option<IpAddr> {
+        self.pool_file(name).read::<PoolNote>().cursor
+    }
+
+    /// Remembers the address of a pool that this node gave last.
+    pub(crate) fn remember_cursor(&self, name: &str, address: IpAddr) {
+        let file = self.pool_file(name);
+        if let Err(error) = file.change(|note: &mut PoolNote| note.cursor = Some(address)) {
             debug!("cannot write {}: {error}", file.path().display());
         }
     }
@@ -187,7 +207,8 @@ impl KubeMemory {
 
     /// Returns the leases that a container's interface took last.
     pub(crate) fn owner(&self, owner: &Owner) -> Option<OwnerNote> {
-        let text = read_own(&self.owner_file(owner.container.as_str(), owner.ifname.as_str())).ok()?;
+        let text =
+            read_own(&self.owner_file(owner.container.as_str(), owner.ifname.as_str())).ok()?;
         serde_json::from_slice(&text).ok()
     }
 

@@ -24,7 +24,8 @@ impl ObjectNames {
     /// Returns the name that whereabouts 0.3 gave the IPPool of a subnet, if it is another one.
     pub(crate) fn pool_of_v03(&self, subnet: IpNet) -> Option<String> {
         let text = subnet.trunc().to_string();
-        text.contains("::").then(|| self.prefixed(&text.replace("::", "-").replace([':', '/'], "-")))
+        text.contains("::")
+            .then(|| self.prefixed(&text.replace("::", "-").replace([':', '/'], "-")))
     }
 
     /// Returns the name of the reservation of an address.
@@ -142,9 +143,11 @@ mod tests {
 
     #[test]
     fn a_key_is_the_distance_from_the_network_address() {
-        for (subnet, address, key) in
-            [("10.0.0.0/24", "10.0.0.5", 5), ("fd00::/64", "fd00::1:0", 65536), ("fd00::/8", "fd00::", 0)]
-        {
+        for (subnet, address, key) in [
+            ("10.0.0.0/24", "10.0.0.5", 5),
+            ("fd00::/64", "fd00::1:0", 65536),
+            ("fd00::/8", "fd00::", 0),
+        ] {
             let address: IpAddr = address.parse().unwrap();
             assert_eq!(offset_of(net(subnet), address), Some(key));
             assert_eq!(address_at(net(subnet), &key.to_string()), Some(address));
@@ -152,7 +155,8 @@ mod tests {
         assert_eq!(offset_of(net("10.0.0.0/24"), "10.0.1.5".parse().unwrap()), None);
         // Half of a /64 is beyond the numbers that old releases read.
         assert_eq!(offset_of(net("fd00::/64"), "fd00::8000:0:0:0".parse().unwrap()), None);
-        for key in ["", "-1", "+1", "01", "1.0", "256", "99999999999999999999999999999999999999999"] {
+        for key in ["", "-1", "+1", "01", "1.0", "256", "99999999999999999999999999999999999999999"]
+        {
             assert_eq!(address_at(net("10.0.0.0/24"), key), None, "{key}");
         }
     }

@@ -217,7 +217,8 @@ mod tests {
     #[test]
     fn an_entry_has_the_members_that_old_releases_read() {
         let text = |text: &str| Some(text.to_owned());
-        let entry = Allocation { id: text("c"), podref: text(""), ifname: text("eth0"), mark: None };
+        let entry =
+            Allocation { id: text("c"), podref: text(""), ifname: text("eth0"), mark: None };
         assert_eq!(entry.to_json(), json!({"id": "c", "podref": "", "ifname": "eth0"}));
         let marked = Allocation { mark: text("m"), ..entry };
         assert_eq!(marked.to_json()["ipamDelegated"], "m");

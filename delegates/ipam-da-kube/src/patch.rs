@@ -76,8 +76,11 @@ impl Patch {
     }
 
     fn test_entry(&mut self, key: &str, expected: &ExpectedEntry<'_>) {
-        let members =
-            [("id", Some(expected.id)), ("ifname", expected.ifname), ("ipamDelegated", expected.mark)];
+        let members = [
+            ("id", Some(expected.id)),
+            ("ifname", expected.ifname),
+            ("ipamDelegated", expected.mark),
+        ];
         for (member, value) in members {
             if let Some(value) = value {
                 self.test(&format!("{}/{member}", entry_path(key)), value.into());

@@ -28,9 +28,9 @@ pub(crate) fn open(
     memory: &KubeMemory,
 ) -> Result<(Site, Kube)> {
     if let Some(present) = present_of(request)
-        && recorded.as_ref().map_or(true, |site| {
-            site.source.to_string() != present.source.to_string()
-        })
+        && recorded
+            .as_ref()
+            .map_or(true, |site| site.source.to_string() != present.source.to_string())
     {
         match prove(&present, recorded.as_ref().ok(), request, memory) {
             Ok(true) => {
@@ -42,7 +42,9 @@ pub(crate) fn open(
                 };
                 return Ok((site, kube));
             }
-            Ok(false) => warn!("{}: no proof that it leads to the recorded objects", present.source),
+            Ok(false) => {
+                warn!("{}: no proof that it leads to the recorded objects", present.source)
+            }
             Err(error) => warn!("{}: {}", present.source, error.in_full()),
         }
     }
@@ -54,7 +56,8 @@ pub(crate) fn open(
 /// Reads the present configuration; `None` if it has not changed since the record.
 fn present_of(request: &Request) -> Option<Site> {
     let network = request.present()?;
-    let site = network.settings::<KubeConfig>().and_then(|config| config.site(&request.environment));
+    let site =
+        network.settings::<KubeConfig>().and_then(|config| config.site(&request.environment));
     site.inspect_err(|error| {
         debug!("cannot read the kubeconfig of the present configuration: {}", error.in_full());
     })

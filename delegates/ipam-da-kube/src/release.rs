@@ -20,60 +20,87 @@ use crate::view_token::HeldLease;
 /// another entry that it removes together with this one.
 const TRIES: usize = 8;
 
+/// What became of leases that were to be released. All others are released.
+#[derive(Debug, Default)]
+pub(crate) struct Unreleased {
+    /// Another call has confirmed or taken them.
+    pub(crate) changed: BTreeSet<IpAddr>,
+    /// They were released before.
+    pub(crate) gone: BTreeSet<IpAddr>,
+}
+
+/// What became of one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Removed {
+    Done,
+    /// It was missing.
+    Gone,
+    /// It is in another state.
+    Changed,
+}
+
 impl Session {
-    /// Releases leases, each if it is in the state that was seen. Returns the addresses of those
-    /// that are not: another call has confirmed or taken them.
+    /// Releases leases, each if it is in the state that was seen.
     ///
     /// # Errors
     /// The outcome of a change is unknown.
-    pub(crate) fn release(&mut self, leases: &[HeldLease]) -> Result<BTreeSet<IpAddr>> {
-        let mut changed = BTreeSet::new();
+    pub(crate) fn release(&mut self, leases: &[HeldLease]) -> Result<Unreleased> {
+        let mut ended = Unreleased::default();
+        let mut pools: BTreeMap<IpNet, Vec<HeldLease>> = BTreeMap::new();
         for lease in leases {
-            if let Some(seen) = &lease.mark.reservation
-                && !self.delete_reservation(lease.address(), seen)?
-            {
-                changed.insert(lease.address());
+            let removed = match &lease.mark.reservation {
+                Some(seen) => self.delete_reservation(lease.address(), seen)?,
+                None => Removed::Gone,
+            };
+            match removed {
+                Removed::Done => {}
+                Removed::Gone => drop(ended.gone.insert(lease.address())),
+                Removed::Changed => drop(ended.changed.insert(lease.address())),
             }
-        }
-        let mut pools: BTreeMap<IpNet, Vec<&HeldLease>> = BTreeMap::new();
-        for lease in leases {
-            if lease.in_pool && !changed.contains(&lease.address()) {
-                pools.entry(lease.subnet).or_default().push(lease);
+            if lease.in_pool && removed != Removed::Changed {
+                pools.entry(lease.subnet).or_default().push(lease.clone());
             }
         }
         for (subnet, leases) in pools {
-            changed.extend(self.remove_entries(subnet, leases)?);
+            self.remove_entries(subnet, leases, &mut ended)?;
         }
-        Ok(changed)
+        Ok(ended)
     }
 
-    /// Deletes a reservation; false if it has changed.
-    pub(crate) fn delete_reservation(&mut self, address: IpAddr, seen: &ReservationMark) -> Result<bool> {
+    /// Deletes a reservation that is in a certain state.
+    pub(crate) fn delete_reservation(
+        &mut self,
+        address: IpAddr,
+        seen: &ReservationMark,
+    ) -> Result<Removed> {
         let name = self.names.reservation(address);
+        let mut missing = Removed::Gone;
         for _ in 0..TRIES {
             match self.store.delete_reservation(&name, seen)? {
-                Outcome::Done(_) | Outcome::Missing => return Ok(true),
-                Outcome::Lost | Outcome::Unknown => {}
+                Outcome::Done(_) => return Ok(Removed::Done),
+                Outcome::Missing => return Ok(missing),
+                Outcome::Lost => {}
+                Outcome::Unknown => missing = Removed::Done,
             }
             match self.store.read_reservation(&name)? {
-                None => return Ok(true),
+                None => return Ok(missing),
                 Some(present) if ReservationMark::of(&present) == *seen => {}
-                Some(_) => return Ok(false),
+                Some(_) => return Ok(Removed::Changed),
             }
         }
         Err(unreleased([address]))
     }
 
-    /// Removes entries of a pool, and returns the addresses of those that have changed.
+    /// Removes entries of a pool. `ended` has those without a reservation as gone.
     fn remove_entries(
         &mut self,
         subnet: IpNet,
-        leases: Vec<&HeldLease>,
-    ) -> Result<BTreeSet<IpAddr>> {
+        mut left: Vec<HeldLease>,
+        ended: &mut Unreleased,
+    ) -> Result<()> {
         let name = self.pool_of(subnet);
-        let turns = self.locks.take(&BTreeSet::from([name.clone()]));
-        let mut left: Vec<HeldLease> = leases.into_iter().cloned().collect();
-        let mut changed = BTreeSet::new();
+        let _turn = self.locks.take(&BTreeSet::from([name.clone()]));
+        let mut is_unknown = false;
         for _ in 0..TRIES {
             let mut patch = Patch::default();
             for lease in &left {
@@ -82,23 +109,31 @@ impl Session {
             match self.store.patch_pool_quietly(&name, &patch)? {
                 Outcome::Done(head) => {
                     self.memory.remember_pool(&name, &head.metadata);
-                    drop(turns);
-                    return Ok(changed);
+                    for lease in &left {
+                        ended.gone.remove(&lease.address());
+                    }
+                    return Ok(());
                 }
-                Outcome::Missing => return Ok(changed),
-                Outcome::Lost | Outcome::Unknown => {}
+                Outcome::Missing => return Ok(()),
+                Outcome::Lost => {}
+                Outcome::Unknown => is_unknown = true,
             }
-            let Some(pool) = self.store.read_pool(&name)? else { return Ok(changed) };
+            let Some(pool) = self.store.read_pool(&name)? else { return Ok(()) };
             left.retain_mut(|lease| match compare(&pool, lease) {
                 Present::Same => true,
-                Present::Gone => false,
+                Present::Gone => {
+                    if is_unknown {
+                        ended.gone.remove(&lease.address());
+                    }
+                    false
+                }
                 Present::Changed => {
-                    changed.insert(lease.address());
+                    ended.changed.insert(lease.address());
                     false
                 }
             });
             if left.is_empty() {
-                return Ok(changed);
+                return Ok(());
             }
         }
         Err(unreleased(left.iter().map(HeldLease::address)))

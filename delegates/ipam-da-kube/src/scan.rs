@@ -137,8 +137,13 @@ impl Session {
             for (_, address, allocation) in pool.entries() {
                 let Some(address) = address else { continue };
                 let reservation = reservations.remove(&address);
-                let entry =
-                    self.shown_entry(pool.subnet, address, allocation, reservation.as_ref(), &noted);
+                let entry = self.shown_entry(
+                    pool.subnet,
+                    address,
+                    allocation,
+                    reservation.as_ref(),
+                    &noted,
+                );
                 if each(entry).is_break() {
                     return Ok(());
                 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ipam_kit::allocate::{PoolRequest, known, requested_pools};
+use ipam_kit::allocate::{PoolRequest, Strategy, known, requested_pools};
 use ipam_kit::cni::{NetworkName, Verb};
 use ipam_kit::pool::{RangeRules, RangeSet};
 use ipam_kit::{Request, Result};
@@ -86,6 +86,24 @@ impl Session {
         })
     }
 
+    /// Returns the address that this node gave last, for a request that continues after it.
+    pub(crate) fn cursor(&self, request: &PoolRequest) -> Option<IpAddr> {
+        self.memory.cursor(&self.pool_with_cursor(request)?)
+    }
+
+    /// Remembers the address that a request was given.
+    pub(crate) fn remember_cursor(&self, request: &PoolRequest, address: IpAddr) {
+        if let Some(pool) = self.pool_with_cursor(request) {
+            self.memory.remember_cursor(&pool, address);
+        }
+    }
+
+    /// Returns the pool whose note has the cursor of a request: that of the first range.
+    fn pool_with_cursor(&self, request: &PoolRequest) -> Option<String> {
+        let set = request.set.as_ref().filter(|_| request.strategy == Strategy::RoundRobin)?;
+        set.ranges().first().map(|range| self.pool_of(range.subnet()))
+    }
+
     /// Returns the name of the pool of a subnet.
     pub(crate) fn pool_of(&self, subnet: IpNet) -> String {
         self.names.pool(subnet)
@@ -121,7 +139,8 @@ pub(crate) fn subnets_requested(requests: &[PoolRequest]) -> BTreeSet<IpNet> {
 
 fn subnets_of(request: &Request) -> Vec<IpNet> {
     let pools = requested_pools(request);
-    let sets = pools.iter().filter_map(|pool| pool.range_set(RangeRules::ANY, "ipam").ok().flatten());
+    let sets =
+        pools.iter().filter_map(|pool| pool.range_set(RangeRules::ANY, "ipam").ok().flatten());
     let all: BTreeSet<IpNet> = sets.flat_map(|set| subnets(&set)).collect();
     all.into_iter().collect()
 }

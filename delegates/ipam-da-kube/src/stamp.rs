@@ -48,7 +48,13 @@ const CONFIRMED: &str = "ipam-delegated/confirmed";
 
 impl Stamp {
     /// Makes the stamp of an owner.
-    pub(crate) fn of(owner: &Owner, range: IpNet, pod_uid: &str, taken: u64, confirmed: u64) -> Self {
+    pub(crate) fn of(
+        owner: &Owner,
+        range: IpNet,
+        pod_uid: &str,
+        taken: u64,
+        confirmed: u64,
+    ) -> Self {
         Self {
             node: owner.scope.node.clone(),
             network: owner.scope.network.to_string(),

@@ -3,9 +3,7 @@
 use std::ops::ControlFlow;
 
 use ipam_kit::{Error, ErrorCode, Result};
-use ipam_kube::{
-    ApiChange, ApiOutcome, Kube, List, RefusalReason, Resource, is_unauthorized,
-};
+use ipam_kube::{ApiChange, ApiOutcome, Kube, List, RefusalReason, Resource, is_unauthorized};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 

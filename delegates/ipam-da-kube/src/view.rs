@@ -55,7 +55,8 @@ pub(crate) fn view(session: &mut Session, query: &ViewQuery<'_>) -> Result<View<
     let held = OwnerView::new(session, query).leases(&pools)?;
     let shown: Vec<&ShownPool> = pools.values().chain(&others).collect();
     let mut taken = BTreeSet::new();
-    let views = query.requests.iter().map(|request| pool_view(request, &shown, &mut taken));
+    let views =
+        query.requests.iter().map(|request| pool_view(session, request, &shown, &mut taken));
     let views = views.collect();
     let leases = held.iter().map(|held| held.lease.clone()).collect();
     pools.retain(|name, _| requested.contains_key(name));
@@ -63,9 +64,20 @@ pub(crate) fn view(session: &mut Session, query: &ViewQuery<'_>) -> Result<View<
     Ok(View { held: leases, sure: true, pools: views, token })
 }
 
-/// Shows the leases of the record without a request: the release that follows is guarded.
+/// Shows the leases of the record without a request, if this node has noted that the owner holds no
+/// others. The release that follows is guarded.
 fn guess(session: &Session, query: &ViewQuery<'_>) -> Option<View<ViewToken>> {
     if !query.may_guess || query.need != Need::Proof || query.known.is_empty() {
+        return None;
+    }
+    let note = session.memory.owner(query.owner)?;
+    let has_all = note.node == query.owner.scope.node
+        && note.leases.len() == query.known.len()
+        && note.leases.iter().all(|noted| {
+            let mut known = query.known.iter();
+            known.any(|lease| lease.address == noted.address && lease.revision == noted.revision)
+        });
+    if !has_all {
         return None;
     }
     let held = query.known.iter().map(|lease| {
@@ -149,6 +161,7 @@ fn overlapping_pools(
 
 /// Shows which addresses of a request are taken, and adds them to `all`.
 fn pool_view(
+    session: &Session,
     request: &PoolRequest,
     shown: &[&ShownPool],
     all: &mut BTreeSet<std::net::IpAddr>,
@@ -162,5 +175,6 @@ fn pool_view(
         }
     }
     all.extend(&taken);
-    PoolView { used: Used::All(taken), ..PoolView::default() }
+    let cursor = session.cursor(request);
+    PoolView { used: Used::All(taken), cursor, ..PoolView::default() }
 }

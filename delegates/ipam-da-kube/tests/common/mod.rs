@@ -1,0 +1,96 @@
+//! A server with the objects of whereabouts, and a state folder.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::fs;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use ipam_testkit::kube::{Client, Kubeconfig, Login};
+use ipam_testkit::whereabouts::{Crds, Objects, Served};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A namespace of a server, and a node's state folder.
+pub struct Desk {
+    pub served: Served,
+    pub login: Login,
+    pub client: Client,
+    pub namespace: String,
+    pub folder: TempDir,
+}
+
+impl Desk {
+    /// On a server that serves these CRDs.
+    #[track_caller]
+    pub fn new(crds: impl FnOnce(&ipam_testkit::kube::Kube) -> Crds) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let kube = ipam_testkit::kube::Kube::shared();
+        let served = Served::by(&crds(kube));
+        let namespace = format!("desk-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        let login = kube.admin();
+        let client = kube.client(&login);
+        let object =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+        client.create(&object);
+        let folder = TempDir::new().unwrap();
+        let more = json!({"contexts": [{"context": {"namespace": namespace}}]});
+        Kubeconfig::of(kube, &login).more(&more).write(&folder.path().join("kubeconfig"));
+        Self { served, login, client, namespace, folder }
+    }
+
+    /// The section `ipam`, with these keys in `kube`.
+    pub fn ipam(&self, kube: &Value) -> Value {
+        let mut ipam = json!({
+            "kube": {"kubeconfig": self.folder.path().join("kubeconfig"), "timeout": "2s"},
+            "stateDir": self.folder.path().join("state"),
+        });
+        for (key, value) in kube.as_object().unwrap() {
+            ipam["kube"][key] = value.clone();
+        }
+        ipam
+    }
+
+    pub fn objects(&self) -> Objects {
+        Objects::of(&self.client, &self.namespace)
+    }
+
+    /// Makes all leases of the namespace look older.
+    pub fn age(&self, by: Duration) {
+        age(&self.client, &self.namespace, by);
+    }
+}
+
+/// Makes all leases of a namespace look older.
+pub fn age(client: &Client, namespace: &str, by: Duration) {
+    let objects = Objects::of(client, namespace);
+    let by = u64::try_from(by.as_millis()).unwrap();
+    for (name, reservation) in objects.reservations() {
+        let mut older = json!({});
+        for key in ["ipam-delegated/taken", "ipam-delegated/confirmed"] {
+            if let Some(time) = reservation["metadata"]["annotations"][key].as_str() {
+                older[key] = (time.parse::<u64>().unwrap() - by).to_string().into();
+            }
+        }
+        let path = objects.path("overlappingrangeipreservations", &name);
+        client.patch(&path, &json!({"metadata": {"annotations": older}}));
+    }
+    for (name, pool) in objects.pools() {
+        for (key, entry) in pool["spec"]["allocations"].as_object().into_iter().flatten() {
+            let Some(text) = entry["ipamDelegated"].as_str() else { continue };
+            let mut mark: Value = serde_json::from_str(text).unwrap();
+            for key in ["taken", "confirmed"] {
+                mark[key] = (mark[key].as_u64().unwrap() - by).into();
+            }
+            let change =
+                json!({"spec": {"allocations": {key: {"ipamDelegated": mark.to_string()}}}});
+            client.patch(&objects.path("ippools", &name), &change);
+        }
+    }
+}
+
+/// The file of the kubeconfig of a desk, as text.
+pub fn kubeconfig(desk: &Desk) -> String {
+    fs::read_to_string(desk.folder.path().join("kubeconfig")).unwrap()
+}

@@ -1,0 +1,135 @@
+//! The leases in a real API server pass the suites of a ledger and of an allocator.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Desk, age};
+use ipam_da_kube::IpPools;
+use ipam_kit::Result;
+use ipam_kit::allocate::{Allocate, Ledger, Reach};
+use ipam_kit::cni::{Environment, NetworkName};
+use ipam_suites::between::{CallBetween, InterleavedLedger, next_commit};
+use ipam_suites::ledger_suite::{self, LedgerSubject};
+use ipam_suites::subject::{Binary, CallOutput, Form, InProcess, Subject};
+use ipam_suites::{Report, allocator_suite};
+use ipam_testkit::whereabouts::{Crds, Release};
+use serde_json::{Map, Value, json};
+
+#[derive(Clone)]
+struct Opened(Value);
+
+impl LedgerSubject for Opened {
+    type Ledger = InterleavedLedger<IpPools>;
+
+    fn open(&self, network: &NetworkName) -> Result<InterleavedLedger<IpPools>> {
+        let mut ipam = self.0.clone();
+        // Networks of other names have pools of their own.
+        ipam["kube"]["networkName"] = network.as_str().into();
+        ipam["ranges"] = json!([
+            [{"subnet": "10.1.2.0/24"}],
+            [{"subnet": "10.1.3.0/24"}],
+            [{"subnet": "fd00:1::/64"}],
+        ]);
+        let request = ledger_suite::request(network, &ipam)?;
+        Ledger::open(request.network.settings()?, &request)
+    }
+
+    fn interleave(&self, between: CallBetween) -> bool {
+        next_commit(between)
+    }
+}
+
+/// A subject whose networks have pools of their own, by `networkName`.
+struct Apart<S>(S);
+
+impl<S: Subject> Subject for Apart<S> {
+    fn form(&self) -> Form {
+        self.0.form()
+    }
+
+    fn reach(&self) -> Reach {
+        self.0.reach()
+    }
+
+    fn config(&self) -> Map<String, Value> {
+        self.0.config()
+    }
+
+    fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<CallOutput> {
+        self.0.answer(environment, &apart(stdin))
+    }
+
+    fn interleave(&self, between: CallBetween) -> bool {
+        self.0.interleave(between)
+    }
+
+    fn age(&self, by: Duration) -> bool {
+        self.0.age(by)
+    }
+
+    fn kill_during(&self, environment: Environment, stdin: &[u8], after: Duration) -> bool {
+        self.0.kill_during(environment, &apart(stdin), after)
+    }
+}
+
+fn apart(stdin: &[u8]) -> Vec<u8> {
+    let mut network: Value = serde_json::from_slice(stdin).unwrap();
+    network["ipam"]["kube"]["networkName"] = network["name"].clone();
+    network.to_string().into_bytes()
+}
+
+fn assert_well(report: &Report, not_applicable: usize) {
+    assert!(report.failed().is_empty() && report.differs().is_empty(), "{report}");
+    assert_eq!(report.outcomes.len() - report.passed().len(), not_applicable, "{report}");
+}
+
+fn shipped(kube: &ipam_testkit::kube::Kube) -> Crds {
+    Crds::shipped(kube)
+}
+
+fn v094(_: &ipam_testkit::kube::Kube) -> Crds {
+    Release::V094.crds()
+}
+
+fn v04(_: &ipam_testkit::kube::Kube) -> Crds {
+    Release::V04.crds()
+}
+
+#[test]
+fn the_ledger_in_kubernetes_passes() {
+    let desk = Desk::new(v094);
+    assert_well(&ledger_suite::run(&Opened(desk.ipam(&json!({"timeout": "4s"})))), 0);
+}
+
+#[test]
+fn the_allocator_in_kubernetes_passes() {
+    let desk = Desk::new(v094);
+    let (client, namespace) = (desk.client.clone(), desk.namespace.clone());
+    let delegate = Allocate::<InterleavedLedger<IpPools>>::default();
+    let subject = InProcess::new(delegate, Reach::Cluster, desk.ipam(&json!({"timeout": "4s"})))
+        .interleaved(next_commit)
+        .aging(move |by: Duration| age(&client, &namespace, by));
+    let subject: Arc<dyn Subject> = Arc::new(Apart(subject));
+    // It is no process that could be killed.
+    assert_well(&allocator_suite::run(&subject, &[], &[]), 1);
+}
+
+#[test]
+fn the_program_passes() {
+    let desk = Desk::new(v094);
+    let (client, namespace) = (desk.client.clone(), desk.namespace.clone());
+    let program = Path::new(env!("CARGO_BIN_EXE_ipam-da-kube"));
+    let config = Map::from_iter([("ipam".to_owned(), desk.ipam(&json!({})))]);
+    let subject = Binary::new(program, Form::Delegate, desk.folder.path())
+        .reaching(Reach::Cluster)
+        .configured(config)
+        .aging(move |by: Duration| age(&client, &namespace, by));
+    let subject: Arc<dyn Subject> = Arc::new(Apart(subject));
+    // Nothing can come between look and change.
+    assert_well(&allocator_suite::run(&subject, &[], &[]), 3);
+}
