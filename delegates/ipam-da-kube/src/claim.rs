@@ -15,19 +15,19 @@ use serde_json::json;
 use crate::commit::{Confirmed, and_left};
 use crate::lease_mark::{LeaseMark, ReservationMark};
 use crate::names::offset_of;
-use crate::objects::{Allocation, GROUP, IpPool, VERSION};
+use crate::objects::{GROUP, IpPool, PoolEntry, VERSION};
 use crate::patch::Patch;
-use crate::session::Session;
-use crate::shown_pool::ShownPool;
-use crate::stamp::Stamp;
+use crate::pools_token::HeldLease;
+use crate::read_pool::ReadPool;
+use crate::session::LeaseSession;
+use crate::stamp::OwnerStamp;
 use crate::store::Outcome;
-use crate::view_token::HeldLease;
 
 /// The claims of a commit.
 pub(crate) struct Claiming<'a> {
-    session: &'a mut Session,
+    session: &'a mut LeaseSession,
     owner: &'a Owner,
-    pools: BTreeMap<String, ShownPool>,
+    pools: BTreeMap<String, ReadPool>,
     taken: BTreeSet<IpAddr>,
 }
 
@@ -46,13 +46,13 @@ pub(crate) enum Claimed {
 }
 
 /// An address that a claim takes.
-struct Choice<'c> {
+struct ChosenAddress<'c> {
     claim: &'c Claim<'c>,
     index: usize,
     address: IpAddr,
     subnet: IpNet,
     key: u64,
-    stamp: Stamp,
+    stamp: OwnerStamp,
     /// This delegate's member of the entry, without reservations.
     text: Option<String>,
 }
@@ -62,9 +62,9 @@ const TRIES: usize = 4;
 
 impl<'a> Claiming<'a> {
     pub(crate) fn new(
-        session: &'a mut Session,
+        session: &'a mut LeaseSession,
         owner: &'a Owner,
-        pools: BTreeMap<String, ShownPool>,
+        pools: BTreeMap<String, ReadPool>,
         taken: BTreeSet<IpAddr>,
     ) -> Self {
         Self { session, owner, pools, taken }
@@ -96,9 +96,9 @@ impl<'a> Claiming<'a> {
             }
         }
         let subnets: BTreeSet<IpNet> = choices.iter().map(|choice| choice.subnet).collect();
-        let mut entered: Vec<&Choice<'_>> = Vec::new();
+        let mut entered: Vec<&ChosenAddress<'_>> = Vec::new();
         for subnet in subnets {
-            let of_pool: Vec<&Choice<'_>> =
+            let of_pool: Vec<&ChosenAddress<'_>> =
                 choices.iter().filter(|choice| choice.subnet == subnet).collect();
             let outcome = self.enter(subnet, &of_pool);
             match outcome {
@@ -120,7 +120,7 @@ impl<'a> Claiming<'a> {
                 Ok(Reserved::Own(mark)) => made.push(self.claimed(choice, mark)),
                 Ok(Reserved::Foreign(holder)) => {
                     self.take_back(&made, &entered[done..])?;
-                    let Choice { index, address, .. } = **choice;
+                    let ChosenAddress { index, address, .. } = **choice;
                     let holder = Some(*holder);
                     return Ok(Claimed::Lost(vec![Taken { claim: index, address, holder }]));
                 }
@@ -143,7 +143,7 @@ impl<'a> Claiming<'a> {
         &mut self,
         index: usize,
         claim: &'c Claim<'c>,
-    ) -> Result<Result<Choice<'c>, Vec<Taken>>> {
+    ) -> Result<Result<ChosenAddress<'c>, Vec<Taken>>> {
         let may_replace = claim.replaces.is_some();
         let is_free = |address: &&IpAddr| may_replace || !self.taken.contains(*address);
         let unknown = &self.session.unknown;
@@ -161,9 +161,9 @@ impl<'a> Claiming<'a> {
                 .at(&claim.request.path)
                 .advise("whereabouts counts addresses from the network address, up to 2^63: choose a range near the beginning of the subnet"));
         };
-        let stamp = Stamp::of(self.owner, subnet, &self.session.pod.uid, now(), now());
+        let stamp = OwnerStamp::of(self.owner, subnet, &self.session.pod.uid, now(), now());
         let text = (!self.session.overlap_check).then(|| self.session.new_text(&stamp));
-        Ok(Ok(Choice { claim, index, address, subnet, key, stamp, text }))
+        Ok(Ok(ChosenAddress { claim, index, address, subnet, key, stamp, text }))
     }
 
     /// Shows the holder of a claim's one candidate.
@@ -195,9 +195,9 @@ impl<'a> Claiming<'a> {
     }
 
     /// Adds entries to a pool, which is made if it is missing.
-    fn enter(&mut self, subnet: IpNet, choices: &[&Choice<'_>]) -> Result<Outcome<()>> {
+    fn enter(&mut self, subnet: IpNet, choices: &[&ChosenAddress<'_>]) -> Result<Outcome<()>> {
         let name = self.session.pool_of(subnet);
-        let entries: Vec<(u64, Allocation)> = choices
+        let entries: Vec<(u64, PoolEntry)> = choices
             .iter()
             .map(|choice| (choice.key, self.session.entry(&choice.stamp, choice.text.clone())))
             .collect();
@@ -226,7 +226,7 @@ impl<'a> Claiming<'a> {
     }
 
     /// Makes the reservation of an address, or finds the owner's own.
-    fn reserve(&mut self, choice: &Choice<'_>) -> Result<Reserved> {
+    fn reserve(&mut self, choice: &ChosenAddress<'_>) -> Result<Reserved> {
         let mut mark = self.session.new_mark();
         if !self.session.overlap_check {
             mark.text.clone_from(&choice.text);
@@ -241,7 +241,7 @@ impl<'a> Claiming<'a> {
                 return Ok(Reserved::Own(mark));
             }
             let Some(present) = self.session.store.read_reservation(&name)? else { continue };
-            let stamp = Stamp::of_reservation(&present);
+            let stamp = OwnerStamp::of_reservation(&present);
             if stamp.as_ref().is_some_and(|stamp| stamp.is_of(self.owner)) {
                 mark.reservation = Some(ReservationMark::of(&present));
                 return Ok(Reserved::Own(mark));
@@ -254,20 +254,20 @@ impl<'a> Claiming<'a> {
 
     /// Takes a requested address from its holder, if the holder's lease is in the state that was
     /// seen.
-    fn take_over(&mut self, choice: &Choice<'_>) -> Result<Confirmed> {
+    fn take_over(&mut self, choice: &ChosenAddress<'_>) -> Result<Confirmed> {
         let replaced = choice.claim.replaces.as_ref().and_then(HeldLease::of_entry);
         let Some(mut seen) = replaced else { return Ok(Confirmed::Lost) };
         seen.lease.taken = None;
         self.session.confirm(self.owner, &seen)
     }
 
-    fn claimed(&self, choice: &Choice<'_>, mark: LeaseMark) -> ClaimedLease {
+    fn claimed(&self, choice: &ChosenAddress<'_>, mark: LeaseMark) -> ClaimedLease {
         let lease = choice.claim.lease(choice.address, mark.to_json());
         let lease = Lease { taken: Some(std::time::SystemTime::now()), ..lease };
         ClaimedLease { held: self.held(choice, &lease, mark), lease }
     }
 
-    fn held(&self, choice: &Choice<'_>, lease: &Lease, mark: LeaseMark) -> HeldLease {
+    fn held(&self, choice: &ChosenAddress<'_>, lease: &Lease, mark: LeaseMark) -> HeldLease {
         HeldLease {
             lease: lease.clone(),
             subnet: choice.subnet,
@@ -279,7 +279,7 @@ impl<'a> Claiming<'a> {
     }
 
     /// Takes back claims and entries of this commit.
-    fn take_back(&mut self, made: &[ClaimedLease], entered: &[&Choice<'_>]) -> Result<()> {
+    fn take_back(&mut self, made: &[ClaimedLease], entered: &[&ChosenAddress<'_>]) -> Result<()> {
         let mut held: Vec<HeldLease> = made.iter().map(|made| made.held.clone()).collect();
         for choice in entered {
             let mark = LeaseMark { text: choice.text.clone(), ..self.session.new_mark() };
@@ -298,7 +298,7 @@ enum Reserved {
     Unknown,
 }
 
-impl Session {
+impl LeaseSession {
     /// Takes back claims.
     pub(crate) fn withdraw(&mut self, claimed: &[ClaimedLease]) -> Result<()> {
         let held: Vec<HeldLease> = claimed.iter().map(|claimed| claimed.held.clone()).collect();
@@ -306,7 +306,7 @@ impl Session {
     }
 
     /// Returns a text for the entry of a lease that no other lease has.
-    pub(crate) fn new_text(&self, stamp: &Stamp) -> String {
+    pub(crate) fn new_text(&self, stamp: &OwnerStamp) -> String {
         stamp.to_mark(&format!("{:016x}", RandomState::new().build_hasher().finish()))
     }
 
@@ -330,7 +330,7 @@ impl Session {
         &mut self,
         name: &str,
         subnet: IpNet,
-        entries: &[(u64, Allocation)],
+        entries: &[(u64, PoolEntry)],
     ) -> Result<Outcome<()>> {
         self.refuse_pool_of_v03(subnet)?;
         let allocations: serde_json::Map<_, _> =
@@ -350,7 +350,7 @@ impl Session {
         &mut self,
         name: &str,
         outcome: Outcome<IpPool>,
-        entries: &[(u64, Allocation)],
+        entries: &[(u64, PoolEntry)],
     ) -> Outcome<()> {
         match outcome {
             Outcome::Done(pool) => {

@@ -7,25 +7,25 @@ use ipam_kit::{Error, Result};
 
 use crate::claim::{Claimed, Claiming};
 use crate::lease_mark::{LeaseMark, ReservationMark};
-use crate::objects::Allocation;
+use crate::objects::PoolEntry;
 use crate::patch::Patch;
+use crate::pools_token::{HeldLease, PoolsToken};
 use crate::release::expected;
-use crate::session::Session;
-use crate::stamp::Stamp;
+use crate::session::LeaseSession;
+use crate::stamp::OwnerStamp;
 use crate::store::Outcome;
-use crate::view_token::{HeldLease, ViewToken};
 
 /// Makes a change, all of it or nothing.
 ///
 /// # Errors
 /// The change was not made; or a part of it could not be taken back, which the error says.
 pub(crate) fn commit(
-    session: &mut Session,
+    session: &mut LeaseSession,
     owner: &Owner,
-    seen: ViewToken,
+    seen: PoolsToken,
     change: &Change<'_>,
-) -> Result<Commit<ViewToken>> {
-    let ViewToken { held, pools, taken, turns } = seen;
+) -> Result<Commit<PoolsToken>> {
+    let PoolsToken { held, pools, taken, turns } = seen;
     let held_of = |lease: &Lease| {
         let address = lease.address.addr();
         held.iter().find(|held| held.address() == address).cloned()
@@ -71,7 +71,7 @@ pub(crate) enum Confirmed {
     Unknown,
 }
 
-impl Session {
+impl LeaseSession {
     /// Writes an owner into a lease that was seen: its own, or one that it takes over. The
     /// reservation decides; without reservations, the entry.
     pub(crate) fn confirm(&mut self, owner: &Owner, seen: &HeldLease) -> Result<Confirmed> {
@@ -83,7 +83,7 @@ impl Session {
 
     fn confirm_as_seen(&mut self, owner: &Owner, seen: &HeldLease) -> Result<Confirmed> {
         let taken = seen.lease.taken.and_then(milliseconds).unwrap_or_else(now);
-        let stamp = Stamp::of(owner, seen.subnet, &self.pod.uid, taken, now());
+        let stamp = OwnerStamp::of(owner, seen.subnet, &self.pod.uid, taken, now());
         if !self.overlap_check {
             return self.confirm_entry(seen, &stamp);
         }
@@ -117,7 +117,7 @@ impl Session {
     }
 
     /// Confirms the entry of a lease without a reservation, as far as the CRD keeps the mark.
-    fn confirm_entry(&mut self, seen: &HeldLease, stamp: &Stamp) -> Result<Confirmed> {
+    fn confirm_entry(&mut self, seen: &HeldLease, stamp: &OwnerStamp) -> Result<Confirmed> {
         let text = Some(self.new_text(stamp));
         let mark = LeaseMark { text: text.clone(), reservation: None, ..seen.mark.clone() };
         if !mark.kept && seen.id == stamp.container {
@@ -135,7 +135,7 @@ impl Session {
 
     /// Writes the id of the present sandbox into the entry of an earlier one; false if the entry
     /// has changed.
-    fn replace_id(&mut self, stamp: &Stamp, seen: &HeldLease) -> Result<bool> {
+    fn replace_id(&mut self, stamp: &OwnerStamp, seen: &HeldLease) -> Result<bool> {
         let name = self.pool_of(seen.subnet);
         let key = seen.key();
         let mut patch = Patch::default();
@@ -159,8 +159,8 @@ impl Session {
     }
 
     /// Makes the entry of a lease. One without a reservation has this delegate's member.
-    pub(crate) fn entry(&self, stamp: &Stamp, text: Option<String>) -> Allocation {
-        Allocation {
+    pub(crate) fn entry(&self, stamp: &OwnerStamp, text: Option<String>) -> PoolEntry {
+        PoolEntry {
             id: Some(stamp.container.clone()),
             podref: Some(self.pod.podref.clone()),
             ifname: Some(stamp.ifname.clone()),
@@ -174,7 +174,7 @@ const TRIES: usize = 4;
 
 /// Notes what the owner holds now.
 fn remember(
-    session: &Session,
+    session: &LeaseSession,
     owner: &Owner,
     change: &Change<'_>,
     kept: &[Lease],

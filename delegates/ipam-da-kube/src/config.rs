@@ -46,7 +46,7 @@ struct KubeSection {
 
 /// The objects of a network, and the way to their API server.
 #[derive(Debug)]
-pub(crate) struct Site {
+pub(crate) struct KubeSite {
     pub(crate) source: CredentialsSource,
     /// The namespace of the objects, if the configuration names it.
     pub(crate) namespace: Option<String>,
@@ -62,7 +62,7 @@ impl KubeConfig {
     ///
     /// # Errors
     /// A value is malformed, or no credentials are found.
-    pub(crate) fn site(self, environment: &Environment) -> Result<Site> {
+    pub(crate) fn site(self, environment: &Environment) -> Result<KubeSite> {
         let section: KubeSection =
             parse_value(&Value::Object(self.kube.unwrap_or_default()), "ipam.kube")?;
         if let Some(layout) = section.layout.as_deref().filter(|layout| *layout != "ippool") {
@@ -71,7 +71,7 @@ impl KubeConfig {
         }
         let timeout = parse_timeout(section.timeout.as_deref(), "ipam.kube.timeout")?;
         let named = ConfigFile::given("ipam.kube.kubeconfig", section.kubeconfig);
-        Ok(Site {
+        Ok(KubeSite {
             source: CredentialsSource::find(named, environment)?.within(timeout),
             namespace: given_name(section.namespace, "ipam.kube.namespace")?,
             names: ObjectNames::new(given_name(section.network_name, "ipam.kube.networkName")?),
@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    fn site(section: Value) -> Result<Site> {
+    fn site(section: Value) -> Result<KubeSite> {
         let config: KubeConfig = serde_json::from_value(json!({"kube": section})).unwrap();
         config.site(&Environment::default())
     }

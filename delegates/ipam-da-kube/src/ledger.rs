@@ -1,7 +1,7 @@
 //! Leases in Kubernetes, as a ledger.
 //!
-//! - ADD: `view` reads the pools (`shown_pool`) and finds the owner's leases in them
-//!   (`owner_view`). `commit` writes an entry and a reservation for each claim (`claim`), and
+//! - ADD: `view` reads the pools (`read_pool`) and finds the owner's leases in them
+//!   (`owner_search`). `commit` writes an entry and a reservation for each claim (`claim`), and
 //!   confirms the leases that stay.
 //! - DEL: `view` shows the leases of the record without a request; `commit` releases them
 //!   (`release`). If they have changed, `view` reads the pools, and `commit` comes again.
@@ -16,32 +16,32 @@ use ipam_kit::{ErrorCode, Request, Result};
 
 use crate::commit::commit;
 use crate::config::{KEYS, KubeConfig};
-use crate::session::Session;
+use crate::pools_token::{HeldLease, PoolsToken};
+use crate::session::LeaseSession;
 use crate::view::view;
-use crate::view_token::{HeldLease, ViewToken};
 
 /// The leases of one network in a whole cluster.
 #[derive(Debug)]
 pub struct IpPools {
-    session: Session,
+    session: LeaseSession,
 }
 
 impl Ledger for IpPools {
     type Config = KubeConfig;
-    type Token = ViewToken;
+    type Token = PoolsToken;
 
     const KEYS: Option<&'static [Key]> = Some(KEYS);
     const REACH: Reach = Reach::Cluster;
 
     fn open(config: KubeConfig, request: &Request) -> Result<Self> {
-        Ok(Self { session: Session::open(config, request)? })
+        Ok(Self { session: LeaseSession::open(config, request)? })
     }
 
     fn view(
         &mut self,
         query: &ViewQuery<'_>,
-        earlier: Option<ViewToken>,
-    ) -> Result<View<ViewToken>> {
+        earlier: Option<PoolsToken>,
+    ) -> Result<View<PoolsToken>> {
         // It may have turns at pools, which this view takes.
         drop(earlier);
         view(&mut self.session, query)
@@ -50,9 +50,9 @@ impl Ledger for IpPools {
     fn commit(
         &mut self,
         owner: &Owner,
-        seen: ViewToken,
+        seen: PoolsToken,
         change: &Change<'_>,
-    ) -> Result<Commit<ViewToken>> {
+    ) -> Result<Commit<PoolsToken>> {
         if !seen.is_all_of(change) {
             self.session.trusts_notes = false;
             return Ok(Commit::Outdated);
@@ -89,7 +89,7 @@ impl Ledger for IpPools {
     }
 
     fn ready(&mut self) -> Result<()> {
-        let Session { memory, store, .. } = &mut self.session;
+        let LeaseSession { memory, store, .. } = &mut self.session;
         memory
             .check_not_restored()
             .and_then(|()| store.check_ready())

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::objects::Metadata;
 
-/// What a node remembers of a network: the state of its pools, which reveals an API server that was
-/// restored or replaced; and, as hints, the leases of owners, and what the CRD keeps.
+/// The memory of a network: the state of its pools, which reveals an API server that was restored
+/// or replaced; and, as hints, the leases of owners, and the members that the CRD keeps.
 #[derive(Debug)]
 pub(crate) struct KubeMemory {
     folder: PathBuf,

@@ -19,7 +19,7 @@ pub(crate) const RESERVATIONS: &str = "overlappingrangeipreservations";
 #[derive(Debug, Deserialize)]
 pub(crate) struct IpPool {
     pub(crate) metadata: Metadata,
-    pub(crate) spec: PoolSpec,
+    pub(crate) spec: IpPoolSpec,
 }
 
 /// The members of an object's metadata that this delegate reads.
@@ -35,22 +35,22 @@ pub(crate) struct Metadata {
 
 /// An answer without the object.
 #[derive(Debug, Deserialize)]
-pub(crate) struct ObjectHead {
+pub(crate) struct WrittenObject {
     pub(crate) metadata: Metadata,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct PoolSpec {
+pub(crate) struct IpPoolSpec {
     pub(crate) range: String,
     /// `None` if the object lacks the member.
-    pub(crate) allocations: Option<BTreeMap<String, Allocation>>,
+    pub(crate) allocations: Option<BTreeMap<String, PoolEntry>>,
 }
 
 /// An entry of an IPPool. Releases of whereabouts write, and CRDs keep, some of the members.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(crate) struct Allocation {
+pub(crate) struct PoolEntry {
     pub(crate) id: Option<String>,
     pub(crate) podref: Option<String>,
     pub(crate) ifname: Option<String>,
@@ -82,13 +82,13 @@ impl IpPool {
     }
 
     /// Returns the entries.
-    pub(crate) fn allocations(&self) -> impl Iterator<Item = (&str, &Allocation)> {
+    pub(crate) fn allocations(&self) -> impl Iterator<Item = (&str, &PoolEntry)> {
         let entries = self.spec.allocations.iter().flatten();
         entries.map(|(key, allocation)| (key.as_str(), allocation))
     }
 
     /// Returns the entry of a key.
-    pub(crate) fn allocation(&self, key: &str) -> Option<&Allocation> {
+    pub(crate) fn allocation(&self, key: &str) -> Option<&PoolEntry> {
         self.spec.allocations.as_ref()?.get(key)
     }
 
@@ -106,7 +106,7 @@ impl Metadata {
     }
 }
 
-impl Allocation {
+impl PoolEntry {
     /// Writes the entry as JSON.
     pub(crate) fn to_json(&self) -> Value {
         let Self { id, podref, ifname, mark } = self;
@@ -118,7 +118,7 @@ impl Allocation {
     }
 }
 
-/// What one manager of an object has written.
+/// The members of an object that one manager has written.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct ManagedFields {
@@ -217,10 +217,9 @@ mod tests {
     #[test]
     fn an_entry_has_the_members_that_old_releases_read() {
         let text = |text: &str| Some(text.to_owned());
-        let entry =
-            Allocation { id: text("c"), podref: text(""), ifname: text("eth0"), mark: None };
+        let entry = PoolEntry { id: text("c"), podref: text(""), ifname: text("eth0"), mark: None };
         assert_eq!(entry.to_json(), json!({"id": "c", "podref": "", "ifname": "eth0"}));
-        let marked = Allocation { mark: text("m"), ..entry };
+        let marked = PoolEntry { mark: text("m"), ..entry };
         assert_eq!(marked.to_json()["ipamDelegated"], "m");
     }
 }

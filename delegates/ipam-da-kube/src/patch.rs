@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::lease_mark::ReservationMark;
-use crate::objects::{Allocation, IpPool};
-use crate::stamp::Stamp;
+use crate::objects::{IpPool, PoolEntry};
+use crate::stamp::OwnerStamp;
 
 /// A JSON patch.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +28,7 @@ impl Patch {
     }
 
     /// Adds entries at keys that must be free. `pool` is the object as it was read.
-    pub(crate) fn add_entries(&mut self, pool: &IpPool, entries: &[(u64, Allocation)]) {
+    pub(crate) fn add_entries(&mut self, pool: &IpPool, entries: &[(u64, PoolEntry)]) {
         if pool.spec.allocations.is_none() {
             let map: serde_json::Map<String, Value> =
                 entries.iter().map(|(key, entry)| (key.to_string(), entry.to_json())).collect();
@@ -55,14 +55,14 @@ impl Patch {
         &mut self,
         key: &str,
         expected: &ExpectedEntry<'_>,
-        entry: &Allocation,
+        entry: &PoolEntry,
     ) {
         self.test_entry(key, expected);
         self.push("replace", &entry_path(key), entry.to_json());
     }
 
     /// Writes the owner of a reservation that is in a certain state.
-    pub(crate) fn restamp(&mut self, seen: &ReservationMark, podref: &str, stamp: &Stamp) {
+    pub(crate) fn restamp(&mut self, seen: &ReservationMark, podref: &str, stamp: &OwnerStamp) {
         self.test("/metadata/uid", seen.uid.as_str().into());
         self.test("/metadata/resourceVersion", seen.resource_version.as_str().into());
         self.push("add", "/metadata/labels", stamp.labels());
@@ -98,7 +98,7 @@ impl Patch {
 }
 
 /// The members of a reservation that all releases of whereabouts read.
-pub(crate) fn reservation_spec(podref: &str, stamp: &Stamp) -> Value {
+pub(crate) fn reservation_spec(podref: &str, stamp: &OwnerStamp) -> Value {
     json!({"podref": podref, "ifname": stamp.ifname, "containerid": stamp.container})
 }
 

@@ -10,17 +10,17 @@ use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 
 use crate::lease_mark::ReservationMark;
-use crate::objects::{Allocation, IpPool};
+use crate::objects::{IpPool, PoolEntry};
 use crate::patch::{ExpectedEntry, Patch};
-use crate::session::Session;
+use crate::pools_token::HeldLease;
+use crate::session::LeaseSession;
 use crate::store::Outcome;
-use crate::view_token::HeldLease;
 
 /// How often a release is sent again at most: after an unknown outcome, or after a change of
 /// another entry that it removes together with this one.
 const TRIES: usize = 8;
 
-/// What became of leases that were to be released. All others are released.
+/// The leases that a release found in another state. All others are released.
 #[derive(Debug, Default)]
 pub(crate) struct Unreleased {
     /// Another call has confirmed or taken them.
@@ -29,7 +29,7 @@ pub(crate) struct Unreleased {
     pub(crate) gone: BTreeSet<IpAddr>,
 }
 
-/// What became of one object.
+/// The outcome of the removal of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Removed {
     Done,
@@ -39,7 +39,7 @@ pub(crate) enum Removed {
     Changed,
 }
 
-impl Session {
+impl LeaseSession {
     /// Releases leases, each if it is in the state that was seen.
     ///
     /// # Errors
@@ -140,7 +140,7 @@ impl Session {
     }
 }
 
-/// What became of an entry.
+/// The present state of an entry.
 enum Present {
     Same,
     /// Released, or another owner's.
@@ -151,7 +151,7 @@ enum Present {
 
 /// Compares the entry of a lease with that of the pool, and takes over what the CRD keeps of it.
 fn compare(pool: &IpPool, lease: &mut HeldLease) -> Present {
-    let Some(Allocation { id, ifname, mark, .. }) = pool.allocation(&lease.key()) else {
+    let Some(PoolEntry { id, ifname, mark, .. }) = pool.allocation(&lease.key()) else {
         return Present::Gone;
     };
     let same_ifname = match (ifname, &lease.ifname) {

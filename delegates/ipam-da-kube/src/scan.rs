@@ -12,13 +12,13 @@ use ipnet::IpNet;
 
 use crate::lease_mark::{LeaseMark, ReservationMark};
 use crate::memory::NotedOwners;
-use crate::objects::{Allocation, GROUP, POOLS, Reservation};
-use crate::session::Session;
-use crate::shown_pool::ShownPool;
-use crate::stamp::{Stamp, selector};
+use crate::objects::{GROUP, POOLS, PoolEntry, Reservation};
+use crate::read_pool::ReadPool;
+use crate::session::LeaseSession;
+use crate::stamp::{OwnerStamp, selector};
 use crate::view::all_pools;
 
-impl Session {
+impl LeaseSession {
     /// Shows the entries of the pools and, if one is named, those of a node alone.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl Session {
         }
     }
 
-    /// Finds entries of the pools that are no leases, each with its place.
+    /// Finds foreign entries in the pools, each with its place.
     ///
     /// # Errors
     /// The server does not answer.
@@ -66,7 +66,7 @@ impl Session {
         &mut self,
         subnet: IpNet,
         address: IpAddr,
-        allocation: &Allocation,
+        allocation: &PoolEntry,
     ) -> Result<Entry> {
         let reservation = match self.overlap_check {
             true => self.store.read_reservation(&self.names.reservation(address))?,
@@ -82,14 +82,14 @@ impl Session {
         address: IpAddr,
         reservation: &Reservation,
     ) -> Entry {
-        let stamp = Stamp::of_reservation(reservation);
+        let stamp = OwnerStamp::of_reservation(reservation);
         let spec = &reservation.spec;
         let container = stamp.as_ref().map(|stamp| stamp.container.clone());
         let container = container.or_else(|| spec.containerid.clone());
         // Releases since 0.8 name the pod alone.
         let container = container.or_else(|| spec.podref.clone()).unwrap_or_default();
         let ifname = spec.ifname.clone().or_else(|| stamp.map(|stamp| stamp.ifname));
-        let allocation = Allocation { id: Some(container), ifname, ..Allocation::default() };
+        let allocation = PoolEntry { id: Some(container), ifname, ..PoolEntry::default() };
         self.shown_entry(subnet, address, &allocation, Some(reservation), &NotedOwners::new())
     }
 
@@ -108,7 +108,7 @@ impl Session {
             }
         })?;
         for (address, reservation) in reservations {
-            let Some(stamp) = Stamp::of_reservation(&reservation) else { continue };
+            let Some(stamp) = OwnerStamp::of_reservation(&reservation) else { continue };
             // A label may be a shortened text.
             if stamp.node != node || stamp.network != self.network.as_str() {
                 continue;
@@ -151,7 +151,7 @@ impl Session {
         }
         // A reservation whose entry is gone still holds its address.
         for (address, reservation) in reservations {
-            let Some(stamp) = Stamp::of_reservation(&reservation) else { continue };
+            let Some(stamp) = OwnerStamp::of_reservation(&reservation) else { continue };
             if stamp.network == self.network.as_str()
                 && each(self.reserved_entry(stamp.range, address, &reservation)).is_break()
             {
@@ -162,14 +162,14 @@ impl Session {
     }
 
     /// Reads the pools of the configuration or, if it names none, all pools of the network.
-    fn configured_pools(&mut self) -> Result<BTreeMap<String, ShownPool>> {
+    fn configured_pools(&mut self) -> Result<BTreeMap<String, ReadPool>> {
         if self.subnets.is_empty() {
             return all_pools(self);
         }
         let mut pools = BTreeMap::new();
         for subnet in self.subnets.clone() {
             let name = self.pool_of(subnet);
-            pools.insert(name.clone(), ShownPool::read(self, &name, subnet)?);
+            pools.insert(name.clone(), ReadPool::read(self, &name, subnet)?);
         }
         Ok(pools)
     }
@@ -178,15 +178,15 @@ impl Session {
         &self,
         subnet: IpNet,
         address: IpAddr,
-        allocation: &Allocation,
+        allocation: &PoolEntry,
         reservation: Option<&Reservation>,
         noted: &NotedOwners,
     ) -> Entry {
-        let reserved = reservation.and_then(Stamp::of_reservation);
-        let is_of = |stamp: &Stamp| allocation.id.as_ref() == Some(&stamp.container);
+        let reserved = reservation.and_then(OwnerStamp::of_reservation);
+        let is_of = |stamp: &OwnerStamp| allocation.id.as_ref() == Some(&stamp.container);
         // An old release may have given the entry to the next sandbox of a pod.
         let reservation = reservation.filter(|_| reserved.as_ref().is_none_or(is_of));
-        let in_entry = Stamp::of_allocation(allocation);
+        let in_entry = OwnerStamp::of_allocation(allocation);
         let noted = allocation.id.clone().and_then(|id| noted.get(&(id, address)));
         let kept = in_entry.is_some();
         let stamp = reserved.filter(is_of).or(in_entry);

@@ -9,17 +9,17 @@ use ipam_kit::pool::{RangeRules, RangeSet};
 use ipam_kit::{Request, Result};
 use ipnet::IpNet;
 
-use crate::config::{KubeConfig, Site};
+use crate::config::{KubeConfig, KubeSite};
 use crate::lease_mark::LeaseMark;
 use crate::memory::KubeMemory;
 use crate::names::ObjectNames;
 use crate::pool_lock::PoolLocks;
-use crate::present_site;
+use crate::present;
 use crate::store::ObjectStore;
 
 /// The state of a call.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct LeaseSession {
     pub(crate) store: ObjectStore,
     pub(crate) memory: KubeMemory,
     pub(crate) locks: PoolLocks,
@@ -49,7 +49,7 @@ pub(crate) struct Pod {
     pub(crate) uid: String,
 }
 
-impl Session {
+impl LeaseSession {
     /// Opens the objects of a call, without a request.
     ///
     /// # Errors
@@ -61,8 +61,8 @@ impl Session {
         // A person sees what is in a store that was restored.
         let trusting = request.is_reassert() || request.environment.text("CNI_COMMAND").is_none();
         let memory = KubeMemory::open(&state, &network, trusting);
-        let (site, kube) = present_site::open(recorded, request, &memory)?;
-        let Site { namespace, names, overlap_check, timeout, .. } = site;
+        let (site, kube) = present::open(recorded, request, &memory)?;
+        let KubeSite { namespace, names, overlap_check, timeout, .. } = site;
         let marks = known(request).into_iter().filter_map(|lease| LeaseMark::of(&lease));
         let recorded_namespace = marks.map(|mark| mark.namespace).next();
         let namespace = recorded_namespace

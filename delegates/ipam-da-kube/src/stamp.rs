@@ -8,13 +8,13 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::objects::{Allocation, Reservation};
+use crate::objects::{PoolEntry, Reservation};
 
 /// The owner of a lease and its times. It is in the labels and annotations of a reservation; in a
 /// network without reservations, in one member of the pool's entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Stamp {
+pub(crate) struct OwnerStamp {
     pub(crate) node: String,
     pub(crate) network: String,
     pub(crate) container: String,
@@ -31,10 +31,10 @@ pub(crate) struct Stamp {
 
 /// The text of the member `ipamDelegated` of a pool's entry.
 #[derive(Serialize, Deserialize)]
-struct Mark {
+struct EntryText {
     generation: String,
     #[serde(flatten)]
-    stamp: Stamp,
+    stamp: OwnerStamp,
 }
 
 const NODE: &str = "ipam-delegated/node";
@@ -46,7 +46,7 @@ const POD_UID: &str = "ipam-delegated/pod-uid";
 const TAKEN: &str = "ipam-delegated/taken";
 const CONFIRMED: &str = "ipam-delegated/confirmed";
 
-impl Stamp {
+impl OwnerStamp {
     /// Makes the stamp of an owner.
     pub(crate) fn of(
         owner: &Owner,
@@ -86,14 +86,14 @@ impl Stamp {
 
     /// Reads the stamp of a pool's entry; `None` without one, or if an old release has replaced
     /// the entry's id since.
-    pub(crate) fn of_allocation(allocation: &Allocation) -> Option<Self> {
-        let Mark { stamp, .. } = serde_json::from_str(allocation.mark.as_deref()?).ok()?;
+    pub(crate) fn of_allocation(allocation: &PoolEntry) -> Option<Self> {
+        let EntryText { stamp, .. } = serde_json::from_str(allocation.mark.as_deref()?).ok()?;
         (allocation.id.as_ref() == Some(&stamp.container)).then_some(stamp)
     }
 
     /// Writes the member of a pool's entry. The generation makes each text another one.
     pub(crate) fn to_mark(&self, generation: &str) -> String {
-        let mark = Mark { generation: generation.to_owned(), stamp: self.clone() };
+        let mark = EntryText { generation: generation.to_owned(), stamp: self.clone() };
         // The members are plain, so writing cannot fail.
         serde_json::to_string(&mark).unwrap_or_default()
     }
@@ -174,8 +174,8 @@ fn hash(text: &str) -> u64 {
 mod tests {
     use super::*;
 
-    fn stamp() -> Stamp {
-        Stamp {
+    fn stamp() -> OwnerStamp {
+        OwnerStamp {
             node: "n-1".into(),
             network: "lan".into(),
             container: "c1".into(),
@@ -191,18 +191,18 @@ mod tests {
     fn a_reservation_gives_its_stamp_back() {
         let metadata = json!({"annotations": stamp().annotations()});
         let reservation = serde_json::from_value(json!({"metadata": metadata})).unwrap();
-        assert_eq!(Stamp::of_reservation(&reservation), Some(stamp()));
+        assert_eq!(OwnerStamp::of_reservation(&reservation), Some(stamp()));
         let other = serde_json::from_value(json!({"metadata": {}, "spec": {"podref": "a/b"}}));
-        assert_eq!(Stamp::of_reservation(&other.unwrap()), None);
+        assert_eq!(OwnerStamp::of_reservation(&other.unwrap()), None);
     }
 
     #[test]
     fn a_mark_counts_while_it_names_the_id_of_its_entry() {
         let mark = Some(stamp().to_mark("g1"));
-        let entry = Allocation { id: Some("c1".into()), mark, ..Allocation::default() };
-        assert_eq!(Stamp::of_allocation(&entry), Some(stamp()));
-        let replaced = Allocation { id: Some("c2".into()), ..entry };
-        assert_eq!(Stamp::of_allocation(&replaced), None);
+        let entry = PoolEntry { id: Some("c1".into()), mark, ..PoolEntry::default() };
+        assert_eq!(OwnerStamp::of_allocation(&entry), Some(stamp()));
+        let replaced = PoolEntry { id: Some("c2".into()), ..entry };
+        assert_eq!(OwnerStamp::of_allocation(&replaced), None);
     }
 
     #[test]

@@ -8,9 +8,9 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 
 use crate::lease_mark::ReservationMark;
-use crate::objects::{GROUP, IpPool, ObjectHead, POOLS, RESERVATIONS, Reservation, VERSION};
+use crate::objects::{GROUP, IpPool, POOLS, RESERVATIONS, Reservation, VERSION, WrittenObject};
 use crate::patch::{Patch, reservation_spec};
-use crate::stamp::Stamp;
+use crate::stamp::OwnerStamp;
 
 /// The objects of a namespace.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl ObjectStore {
         &mut self,
         name: &str,
         patch: &Patch,
-    ) -> Result<Outcome<ObjectHead>> {
+    ) -> Result<Outcome<WrittenObject>> {
         let (body, namespace) = (patch.to_bytes(), self.namespace.clone());
         let change = ApiChange::patch(resource(POOLS, &namespace, Some(name)), &body);
         self.change(&ApiChange { metadata_only: true, ..change })
@@ -124,8 +124,8 @@ impl ObjectStore {
         &mut self,
         name: &str,
         podref: &str,
-        stamp: &Stamp,
-    ) -> Result<Outcome<ObjectHead>> {
+        stamp: &OwnerStamp,
+    ) -> Result<Outcome<WrittenObject>> {
         let body = json!({
             "apiVersion": format!("{GROUP}/{VERSION}"),
             "kind": "OverlappingRangeIPReservation",
@@ -147,7 +147,7 @@ impl ObjectStore {
         &mut self,
         name: &str,
         patch: &Patch,
-    ) -> Result<Outcome<ObjectHead>> {
+    ) -> Result<Outcome<WrittenObject>> {
         let (body, namespace) = (patch.to_bytes(), self.namespace.clone());
         let change = ApiChange::patch(resource(RESERVATIONS, &namespace, Some(name)), &body);
         self.change(&ApiChange { metadata_only: true, ..change })

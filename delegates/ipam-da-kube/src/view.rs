@@ -8,16 +8,16 @@ use ipam_kit::allocate::ledger::{Need, PoolView, Used, View, ViewQuery};
 use ipnet::IpNet;
 
 use crate::lease_mark::LeaseMark;
-use crate::owner_view::OwnerView;
-use crate::session::{Session, subnets, subnets_requested};
-use crate::shown_pool::ShownPool;
-use crate::view_token::{HeldLease, ViewToken};
+use crate::owner_search::OwnerSearch;
+use crate::pools_token::{HeldLease, PoolsToken};
+use crate::read_pool::ReadPool;
+use crate::session::{LeaseSession, subnets, subnets_requested};
 
 /// Shows the owner's leases and the requested pools.
 ///
 /// # Errors
 /// The server does not answer; on an ADD, a pool was restored from a backup.
-pub(crate) fn view(session: &mut Session, query: &ViewQuery<'_>) -> Result<View<ViewToken>> {
+pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<View<PoolsToken>> {
     if let Some(guess) = guess(session, query) {
         return Ok(guess);
     }
@@ -36,7 +36,7 @@ pub(crate) fn view(session: &mut Session, query: &ViewQuery<'_>) -> Result<View<
     let turns = session.locks.take(&requested.keys().cloned().collect());
     let mut pools = BTreeMap::new();
     for (name, subnet) in pools_to_read(session, query, requested.clone()) {
-        let shown = ShownPool::read(session, &name, subnet)?;
+        let shown = ReadPool::read(session, &name, subnet)?;
         if requested.contains_key(&name) {
             let metadata = shown.object.as_ref().map(|object| &object.metadata);
             session.memory.check_pool(&name, metadata)?;
@@ -49,24 +49,24 @@ pub(crate) fn view(session: &mut Session, query: &ViewQuery<'_>) -> Result<View<
     let mut others = Vec::new();
     for (name, subnet) in overlapping {
         if !pools.contains_key(&name) {
-            others.push(ShownPool::read(session, &name, subnet)?);
+            others.push(ReadPool::read(session, &name, subnet)?);
         }
     }
-    let held = OwnerView::new(session, query).leases(&pools)?;
-    let shown: Vec<&ShownPool> = pools.values().chain(&others).collect();
+    let held = OwnerSearch::new(session, query).leases(&pools)?;
+    let shown: Vec<&ReadPool> = pools.values().chain(&others).collect();
     let mut taken = BTreeSet::new();
     let views =
         query.requests.iter().map(|request| pool_view(session, request, &shown, &mut taken));
     let views = views.collect();
     let leases = held.iter().map(|held| held.lease.clone()).collect();
     pools.retain(|name, _| requested.contains_key(name));
-    let token = ViewToken { held, pools, taken, turns };
+    let token = PoolsToken { held, pools, taken, turns };
     Ok(View { held: leases, sure: true, pools: views, token })
 }
 
 /// Shows the leases of the record without a request, if this node has noted that the owner holds no
 /// others. The release that follows is guarded.
-fn guess(session: &Session, query: &ViewQuery<'_>) -> Option<View<ViewToken>> {
+fn guess(session: &LeaseSession, query: &ViewQuery<'_>) -> Option<View<PoolsToken>> {
     if !query.may_guess || query.need != Need::Proof || query.known.is_empty() {
         return None;
     }
@@ -93,14 +93,14 @@ fn guess(session: &Session, query: &ViewQuery<'_>) -> Option<View<ViewToken>> {
         })
     });
     let held: Vec<HeldLease> = held.collect::<Option<_>>()?;
-    let token = ViewToken { held, ..ViewToken::default() };
+    let token = PoolsToken { held, ..PoolsToken::default() };
     Some(View { held: query.known.to_vec(), sure: false, pools: Vec::new(), token })
 }
 
 /// Returns the pools that may hold leases of the owner: the requested ones, else those of the
 /// configuration; those of the record; and those of this node's note.
 fn pools_to_read(
-    session: &Session,
+    session: &LeaseSession,
     query: &ViewQuery<'_>,
     requested: BTreeMap<String, IpNet>,
 ) -> BTreeMap<String, IpNet> {
@@ -117,13 +117,13 @@ fn pools_to_read(
 }
 
 /// Reads all pools of the network: nothing says which may hold leases of the owner.
-pub(crate) fn all_pools(session: &mut Session) -> Result<BTreeMap<String, ShownPool>> {
+pub(crate) fn all_pools(session: &mut LeaseSession) -> Result<BTreeMap<String, ReadPool>> {
     let mut pools = BTreeMap::new();
     let names = session.names.clone();
     session.store.list_pools(&mut |pool| {
         if let Some(subnet) = pool.range().filter(|range| names.has(&pool.metadata.name, *range)) {
             let name = pool.metadata.name.clone();
-            pools.insert(name, ShownPool { subnet, object: Some(pool) });
+            pools.insert(name, ReadPool { subnet, object: Some(pool) });
         }
     })?;
     Ok(pools)
@@ -132,7 +132,7 @@ pub(crate) fn all_pools(session: &mut Session) -> Result<BTreeMap<String, ShownP
 /// Returns the pools of the network that overlap with requested ones, by a list of all pools that
 /// this node made lately.
 fn overlapping_pools(
-    session: &mut Session,
+    session: &mut LeaseSession,
     requested: &BTreeMap<String, IpNet>,
 ) -> Result<BTreeMap<String, IpNet>> {
     let noted: Option<Vec<_>> =
@@ -161,9 +161,9 @@ fn overlapping_pools(
 
 /// Shows which addresses of a request are taken, and adds them to `all`.
 fn pool_view(
-    session: &Session,
+    session: &LeaseSession,
     request: &PoolRequest,
-    shown: &[&ShownPool],
+    shown: &[&ReadPool],
     all: &mut BTreeSet<std::net::IpAddr>,
 ) -> PoolView {
     let Some(set) = &request.set else { return PoolView::default() };

@@ -88,16 +88,8 @@ fn assert_well(report: &Report, not_applicable: usize) {
     assert_eq!(report.outcomes.len() - report.passed().len(), not_applicable, "{report}");
 }
 
-fn shipped(kube: &ipam_testkit::kube::Kube) -> Crds {
-    Crds::shipped(kube)
-}
-
 fn v094(_: &ipam_testkit::kube::Kube) -> Crds {
     Release::V094.crds()
-}
-
-fn v04(_: &ipam_testkit::kube::Kube) -> Crds {
-    Release::V04.crds()
 }
 
 #[test]

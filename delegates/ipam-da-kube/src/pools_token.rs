@@ -10,14 +10,14 @@ use ipnet::IpNet;
 
 use crate::lease_mark::LeaseMark;
 use crate::names::offset_of;
-use crate::shown_pool::ShownPool;
+use crate::read_pool::ReadPool;
 
 /// The objects that a view has read, and the owner's leases in them.
 #[derive(Debug, Default)]
-pub struct ViewToken {
+pub struct PoolsToken {
     pub(crate) held: Vec<HeldLease>,
     /// The requested pools, by name.
-    pub(crate) pools: BTreeMap<String, ShownPool>,
+    pub(crate) pools: BTreeMap<String, ReadPool>,
     /// All addresses that are taken, also in pools that overlap with the requested ones.
     pub(crate) taken: BTreeSet<IpAddr>,
     /// The turns at the requested pools, until the view is used.
@@ -30,7 +30,7 @@ pub(crate) struct HeldLease {
     pub(crate) lease: Lease,
     pub(crate) mark: LeaseMark,
     pub(crate) subnet: IpNet,
-    /// The id of the entry; that of an earlier sandbox of the same pod, if it is to be replaced.
+    /// The id of the entry; that of an earlier sandbox of the same pod, which is replaced.
     pub(crate) id: String,
     /// The interface of the entry, if it has one.
     pub(crate) ifname: Option<String>,
@@ -63,7 +63,7 @@ impl HeldLease {
     }
 }
 
-impl ViewToken {
+impl PoolsToken {
     /// Returns whether a change names each held lease, in the state that was shown, and nothing
     /// else.
     pub(crate) fn is_all_of(&self, change: &Change<'_>) -> bool {

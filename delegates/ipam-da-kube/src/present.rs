@@ -9,7 +9,7 @@ use ipam_kit::{Request, Result};
 use ipam_kube::Kube;
 use log::{debug, warn};
 
-use crate::config::{KubeConfig, Site};
+use crate::config::{KubeConfig, KubeSite};
 use crate::lease_mark::LeaseMark;
 use crate::memory::KubeMemory;
 use crate::store::ObjectStore;
@@ -23,10 +23,10 @@ const PART: u32 = 4;
 /// # Errors
 /// The recorded credentials cannot be used.
 pub(crate) fn open(
-    recorded: Result<Site>,
+    recorded: Result<KubeSite>,
     request: &Request,
     memory: &KubeMemory,
-) -> Result<(Site, Kube)> {
+) -> Result<(KubeSite, Kube)> {
     if let Some(present) = present_of(request)
         && recorded
             .as_ref()
@@ -37,7 +37,7 @@ pub(crate) fn open(
                 debug!("uses the kubeconfig of the present configuration: {}", present.source);
                 let kube = present.source.open(request.unreached(), request.deadline)?;
                 let site = match recorded {
-                    Ok(site) => Site { source: present.source, ..site },
+                    Ok(site) => KubeSite { source: present.source, ..site },
                     Err(_) => present,
                 };
                 return Ok((site, kube));
@@ -54,7 +54,7 @@ pub(crate) fn open(
 }
 
 /// Reads the present configuration; `None` if it has not changed since the record.
-fn present_of(request: &Request) -> Option<Site> {
+fn present_of(request: &Request) -> Option<KubeSite> {
     let network = request.present()?;
     let site =
         network.settings::<KubeConfig>().and_then(|config| config.site(&request.environment));
@@ -66,8 +66,8 @@ fn present_of(request: &Request) -> Option<Site> {
 
 /// Returns whether a pool of a recorded lease is the one that this node has seen.
 fn prove(
-    present: &Site,
-    recorded: Option<&Site>,
+    present: &KubeSite,
+    recorded: Option<&KubeSite>,
     request: &Request,
     memory: &KubeMemory,
 ) -> Result<bool> {

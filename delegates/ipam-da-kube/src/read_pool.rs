@@ -8,23 +8,23 @@ use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 
 use crate::names::address_at;
-use crate::objects::{Allocation, GROUP, IpPool, POOLS};
-use crate::session::Session;
+use crate::objects::{GROUP, IpPool, POOLS, PoolEntry};
+use crate::session::LeaseSession;
 
 /// A pool as it was read.
 #[derive(Debug)]
-pub(crate) struct ShownPool {
+pub(crate) struct ReadPool {
     pub(crate) subnet: IpNet,
     /// `None` if the pool does not exist.
     pub(crate) object: Option<IpPool>,
 }
 
-impl ShownPool {
+impl ReadPool {
     /// Reads a pool.
     ///
     /// # Errors
     /// The server does not answer; the pool is of another range than its name says.
-    pub(crate) fn read(session: &mut Session, name: &str, subnet: IpNet) -> Result<Self> {
+    pub(crate) fn read(session: &mut LeaseSession, name: &str, subnet: IpNet) -> Result<Self> {
         let object = session.store.read_pool(name)?;
         if let Some(pool) = &object {
             check_range(session, pool, subnet)?;
@@ -34,7 +34,7 @@ impl ShownPool {
 
     /// Returns the entries with the addresses that their keys name; `None` for a key that names no
     /// address of the pool.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, Option<IpAddr>, &Allocation)> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, Option<IpAddr>, &PoolEntry)> {
         let entries = self.object.iter().flat_map(IpPool::allocations);
         entries.map(|(key, allocation)| (key, address_at(self.subnet, key), allocation))
     }
@@ -53,7 +53,7 @@ impl ShownPool {
 }
 
 /// Compares the range of a pool with the one that its name says.
-fn check_range(session: &Session, pool: &IpPool, subnet: IpNet) -> Result<()> {
+fn check_range(session: &LeaseSession, pool: &IpPool, subnet: IpNet) -> Result<()> {
     if pool.range() == Some(subnet) {
         return Ok(());
     }

@@ -12,15 +12,15 @@ use ipnet::IpNet;
 
 use crate::lease_mark::{LeaseMark, ReservationMark};
 use crate::memory::OwnerNote;
-use crate::objects::{Allocation, Reservation};
-use crate::session::Session;
-use crate::shown_pool::ShownPool;
-use crate::stamp::Stamp;
-use crate::view_token::HeldLease;
+use crate::objects::{PoolEntry, Reservation};
+use crate::pools_token::HeldLease;
+use crate::read_pool::ReadPool;
+use crate::session::LeaseSession;
+use crate::stamp::OwnerStamp;
 
 /// The search for the leases of an owner.
-pub(crate) struct OwnerView<'a> {
-    session: &'a mut Session,
+pub(crate) struct OwnerSearch<'a> {
+    session: &'a mut LeaseSession,
     owner: &'a Owner,
     /// The note of this node, or of another one with the same state folder.
     note: Option<OwnerNote>,
@@ -34,10 +34,10 @@ struct Seen<'e> {
     subnet: IpNet,
     address: IpAddr,
     id: &'e str,
-    allocation: &'e Allocation,
+    allocation: &'e PoolEntry,
 }
 
-/// What an entry is to the owner.
+/// The relation of an entry to the owner.
 enum Verdict {
     /// Another one's.
     Foreign,
@@ -47,8 +47,8 @@ enum Verdict {
     Unnamed(Box<HeldLease>),
 }
 
-impl<'a> OwnerView<'a> {
-    pub(crate) fn new(session: &'a mut Session, query: &ViewQuery<'a>) -> Self {
+impl<'a> OwnerSearch<'a> {
+    pub(crate) fn new(session: &'a mut LeaseSession, query: &ViewQuery<'a>) -> Self {
         let ViewQuery { owner, known, need, .. } = *query;
         let note = session.memory.owner(owner).filter(|_| session.trusts_notes);
         Self { session, owner, note, known, need }
@@ -58,7 +58,7 @@ impl<'a> OwnerView<'a> {
     ///
     /// # Errors
     /// A reservation cannot be read.
-    pub(crate) fn leases(mut self, pools: &BTreeMap<String, ShownPool>) -> Result<Vec<HeldLease>> {
+    pub(crate) fn leases(mut self, pools: &BTreeMap<String, ReadPool>) -> Result<Vec<HeldLease>> {
         let (mut held, mut unnamed) = (Vec::new(), Vec::new());
         for pool in pools.values() {
             for (_, address, allocation) in pool.entries() {
@@ -94,7 +94,7 @@ impl<'a> OwnerView<'a> {
         if let Some(verdict) = self.judge_by_note(seen) {
             return Ok(verdict);
         }
-        if let Some(stamp) = Stamp::of_allocation(seen.allocation) {
+        if let Some(stamp) = OwnerStamp::of_allocation(seen.allocation) {
             return Ok(match stamp.is_of(self.owner) {
                 true => self.own_by_text(seen, &stamp),
                 false => Verdict::Foreign,
@@ -104,7 +104,7 @@ impl<'a> OwnerView<'a> {
             true => self.read_reservation(seen.address)?,
             false => None,
         };
-        let stamp = reservation.as_ref().and_then(Stamp::of_reservation);
+        let stamp = reservation.as_ref().and_then(OwnerStamp::of_reservation);
         if stamp.as_ref().is_some_and(|stamp| !stamp.is_of(self.owner)) {
             return Ok(Verdict::Foreign);
         }
@@ -134,7 +134,7 @@ impl<'a> OwnerView<'a> {
     /// Judges an entry of another container: the lease of an earlier sandbox of the same pod is the
     /// owner's, if the pod's uid proves it.
     fn judge_other_sandbox(&mut self, seen: &Seen<'_>) -> Result<Verdict> {
-        let Allocation { podref, ifname, .. } = seen.allocation;
+        let PoolEntry { podref, ifname, .. } = seen.allocation;
         let pod = self.session.pod.clone();
         let is_same = !pod.podref.is_empty()
             && podref.as_ref() == Some(&pod.podref)
@@ -147,14 +147,14 @@ impl<'a> OwnerView<'a> {
             let mark = self.mark(seen, None);
             return Ok(Verdict::Own(Box::new(self.held(seen, mark, None))));
         }
-        let is_earlier = |stamp: &Stamp| {
+        let is_earlier = |stamp: &OwnerStamp| {
             !pod.uid.is_empty()
                 && stamp.pod_uid == pod.uid
                 && stamp.network == self.owner.scope.network.as_str()
                 && stamp.ifname == self.owner.ifname.as_str()
                 && stamp.container == seen.id
         };
-        if let Some(stamp) = Stamp::of_allocation(seen.allocation) {
+        if let Some(stamp) = OwnerStamp::of_allocation(seen.allocation) {
             return Ok(match is_earlier(&stamp) {
                 true => self.own_by_text(seen, &stamp),
                 false => Verdict::Foreign,
@@ -164,7 +164,7 @@ impl<'a> OwnerView<'a> {
             return Ok(Verdict::Foreign);
         }
         let reservation = self.read_reservation(seen.address)?;
-        let stamp = reservation.as_ref().and_then(Stamp::of_reservation);
+        let stamp = reservation.as_ref().and_then(OwnerStamp::of_reservation);
         Ok(match stamp.filter(is_earlier) {
             Some(stamp) => {
                 let mark = self.mark(seen, reservation.as_ref());
@@ -198,11 +198,11 @@ impl<'a> OwnerView<'a> {
                 continue;
             }
             let Some(reservation) = self.read_reservation(address)? else { continue };
-            let stamp = Stamp::of_reservation(&reservation);
+            let stamp = OwnerStamp::of_reservation(&reservation);
             if !stamp.is_some_and(|stamp| stamp.is_of(self.owner)) {
                 continue;
             }
-            let (id, allocation) = (self.owner.container.as_str(), &Allocation::default());
+            let (id, allocation) = (self.owner.container.as_str(), &PoolEntry::default());
             let seen = Seen { subnet, address, id, allocation };
             let mark = self.mark(&seen, Some(&reservation));
             held.push(HeldLease { in_pool: false, ..self.held(&seen, mark, None) });
@@ -231,7 +231,7 @@ impl<'a> OwnerView<'a> {
     }
 
     /// The owner's lease, whose entry has a stamp.
-    fn own_by_text(&self, seen: &Seen<'_>, stamp: &Stamp) -> Verdict {
+    fn own_by_text(&self, seen: &Seen<'_>, stamp: &OwnerStamp) -> Verdict {
         let text = seen.allocation.mark.clone();
         let mark = LeaseMark { text, kept: true, ..self.mark(seen, None) };
         Verdict::Own(Box::new(self.held(seen, mark, Some(stamp.taken))))
