@@ -130,7 +130,7 @@ fn a_node() {
     let keys: Vec<String> = (0..90_000).map(|i| format!(r#""{i}":"""#)).collect();
     for (what, object) in [
         ("arrays", node("n", "", &format!("[{}]", many("[]", 7 * MIB / 2)))),
-        ("as many arrays as are read", node("n", "", &format!("[{}]", many("[]", 140_000)))),
+        ("as many arrays as are read", node("n", "", &format!("[{}]", many("[]", 280_000)))),
         ("as many keys as are read", annotations(&format!("{{{}}}", keys.join(",")))),
         ("a long annotation", annotations(&format!(r#"{{"a":"{}"}}"#, text("x", 2 * MIB)))),
         ("a long text", annotations(&format!(r#""{}""#, text(CONTROL, MIB - 100)))),
@@ -177,7 +177,7 @@ fn an_allocation_of_nomad() {
     for (what, answer) in [
         ("arrays", format!("[{}]", many("[]", 16 * MIB))),
         ("arrays as meta", allocation("cni/net", &arrays(7 * MIB), "")),
-        ("as many arrays as are read", allocation("cni/net", &arrays(140_000), "")),
+        ("as many arrays as are read", allocation("cni/net", &arrays(280_000), "")),
         ("a long mode", allocation(&text(CONTROL, MIB - 100), pool, "")),
         (
             "a long pool",
@@ -211,7 +211,7 @@ fn answers_of_consul() {
     let long = format!(r#"{{"KV":{}}}"#, pair("ipam/blue", &text("QUJD", MIB - 100)));
     for (what, answer) in [
         ("arrays", format!("[{}]", many("[]", 7 * MIB))),
-        ("as many arrays as are read", format!("[{}]", many("[]", 140_000))),
+        ("as many arrays as are read", format!("[{}]", many("[]", 280_000))),
         ("pairs", results(&format!(r#"{{"KV":{}}}"#, pair("", "")), 44 * MIB)),
         ("as many pairs as are read", results(&format!(r#"{{"KV":{}}}"#, pair("", "")), 900_000)),
         ("long values", results(&long, 8 * MIB - 100)),

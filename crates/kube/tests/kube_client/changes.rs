@@ -57,7 +57,9 @@ fn pools() -> Resource<'static> {
 }
 
 fn define_pools(server: &ipam_testkit::kube::Kube) {
-    let entry = json!({"type": "object", "properties": {"id": {"type": "string"}}});
+    let text = json!({"type": "string"});
+    let members = json!({"id": text, "podref": text, "ifname": text});
+    let entry = json!({"type": "object", "properties": members});
     let number = json!({"type": "object", "properties": {
         "number": {"type": "integer"},
         "entries": {"type": "object", "additionalProperties": entry},
@@ -165,6 +167,21 @@ fn objects_of_the_largest_size_are_listed_one_after_another() {
         client.list(&List { labels: "weight=heavy", page, ..List::all(all) }, take).unwrap();
         assert_eq!(found, ["heavy-a", "heavy-b"]);
     }
+}
+
+#[test]
+fn an_object_of_as_many_values_as_are_stored_is_read() {
+    let (_folder, mut client) = admin();
+    let all = pools();
+    let entry = json!({"id": "0123456789abcdef".repeat(4), "podref": "a/b", "ifname": "eth0"});
+    let entries = |count: usize| (0..count).map(|key| (key.to_string(), entry.clone())).collect();
+    // The server notes each member of each entry in managedFields.
+    let most = 9_000;
+    let object = pool("many", &entries(most));
+    done(client.ask(&ApiChange::post(all, &object)).unwrap());
+    let object: Value = client.get(&Resource { name: Some("many"), ..all }).unwrap().unwrap();
+    assert_eq!(object["spec"]["entries"].as_object().unwrap().len(), most);
+    assert!(object["metadata"]["managedFields"].to_string().len() > most * 50);
 }
 
 #[test]

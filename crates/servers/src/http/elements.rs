@@ -47,6 +47,8 @@ pub(super) struct Weight {
     string_length: usize,
     in_string: bool,
     escaped: bool,
+    /// An array or object has begun, and nothing of it was seen yet.
+    opened: bool,
 }
 
 /// How many values JSON in memory may have, and how many bytes one of its strings.
@@ -57,6 +59,11 @@ impl Weight {
     /// Takes a byte.
     fn step(&mut self, byte: u8) -> io::Result<()> {
         self.string_length += 1;
+        // An empty array or object is one value; another one is followed by its first.
+        if self.opened && !byte.is_ascii_whitespace() {
+            self.opened = false;
+            self.values += usize::from(!matches!(byte, b']' | b'}'));
+        }
         match byte {
             _ if self.escaped => self.escaped = false,
             b'\\' if self.in_string => self.escaped = true,
@@ -64,7 +71,8 @@ impl Weight {
                 self.in_string = !self.in_string;
                 self.string_length = 0;
             }
-            b',' | b'[' | b'{' if !self.in_string => self.values += 1,
+            b',' if !self.in_string => self.values += 1,
+            b'[' | b'{' if !self.in_string => self.opened = true,
             _ => {}
         }
         match self {
@@ -314,9 +322,11 @@ mod tests {
             assert!(elements(&text).is_err());
         }
         assert!(elements_of(&format!(r#"{{"a":"{long}","items":[]}}"#), Some("items")).is_err());
-        let many = |n: usize| ["[", &"[],".repeat(n), "0]"].concat();
-        assert!(Weight::check(many(VALUES / 2 - 1).as_bytes()).is_ok());
-        assert!(Weight::check(many(VALUES / 2).as_bytes()).is_err());
+        let many = |of: &str, n: usize| ["[", &of.repeat(n), "0]"].concat();
+        for (of, values) in [("[0],", 2), (r#"{"a":0},"#, 2), ("[], ", 1), ("{ },", 1), ("0,", 1)] {
+            assert!(Weight::check(many(of, VALUES / values - 1).as_bytes()).is_ok(), "{of}");
+            assert!(Weight::check(many(of, VALUES / values).as_bytes()).is_err(), "{of}");
+        }
         let text = |n: usize| format!(r#"["{}", "{0}"]"#, ",".repeat(n));
         assert!(Weight::check(text(STRING).as_bytes()).is_ok());
         assert!(Weight::check(text(STRING + 1).as_bytes()).is_err());
