@@ -106,6 +106,7 @@ fn every_conflist_runs_a_chain() {
             "65-ipam-delegated-consul.conflist",
             "70-ipam-delegated-nomad.conflist",
             "75-ipam-delegated-kube-node.conflist",
+            "75-ipam-delegated-kube.conflist",
             "80-ipam-delegated-node-annotation.conflist"
         ]
     );
@@ -134,8 +135,8 @@ fn every_example_has_names_and_subnets_of_its_own() {
             assert!(is_apart, "{}: {subnet} overlaps {other}", path.display());
         }
     }
-    // Six conflists have ranges, three of them in both families, and the quick start has five.
-    assert_eq!(subnets.len(), 14);
+    // Seven conflists have ranges, four of them in both families, and the quick start has five.
+    assert_eq!(subnets.len(), 16);
 
     let mut names = Vec::new();
     for (path, text) in texts.iter().filter(|(path, _)| path.to_str().unwrap().ends_with("list")) {
@@ -147,7 +148,7 @@ fn every_example_has_names_and_subnets_of_its_own() {
             names.push(name.to_owned());
         }
     }
-    assert_eq!(names.len(), 20);
+    assert_eq!(names.len(), 22);
 }
 
 #[test]
