@@ -33,6 +33,7 @@ fn misplaced() -> Vec<(&'static str, Value)> {
     for (delegate, sections) in [
         ("ipam-da-consul", &["consul"][..]),
         ("ipam-da-etcd", &["etcd", "etcdConfig"]),
+        ("ipam-da-kube", &["kube"]),
         ("ipam-ds-nomad", &["nomad"]),
         ("ipam-ds-static", &["ranges", "pools", "routes"]),
     ] {
@@ -55,6 +56,9 @@ fn misplaced() -> Vec<(&'static str, Value)> {
             ("ipam-da-etcd", json!({"etcd": {"endpoints": [value]}})),
             ("ipam-da-etcd", json!({"endpoints": value})),
             ("ipam-da-etcd", json!({"certfile": value})),
+            ("ipam-da-kube", json!({"kube": {"kubeconfig": value}})),
+            ("ipam-da-kube", json!({"kube": {"namespace": value}})),
+            ("ipam-da-kube", json!({"kube": {"token": value}})),
             ("ipam-ds-nomad", json!({"nomad": {"token": value}})),
             ("ipam-ds-nomad", json!({"nomad_servers": value})),
             ("ipam-ds-kube-node", json!({"kubeconfig": value})),
@@ -113,6 +117,7 @@ fn a_secret_in_the_wrong_place_is_in_no_error_and_no_log() {
     for name in [
         "ipam-da-consul",
         "ipam-da-etcd",
+        "ipam-da-kube",
         "ipam-da-local",
         "ipam-ds-kube-node",
         "ipam-ds-nomad",

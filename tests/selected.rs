@@ -256,6 +256,7 @@ fn thieves(server: &str, file: &Path) -> Vec<(&'static str, Value)> {
         ),
         ("ipam-da-etcd", json!({"endpoints": [server], "certfile": file, "keyfile": file})),
         ("ipam-da-etcd", json!({"etcdConfig": {"etcdURL": http}})),
+        ("ipam-da-kube", json!({"kube": {"kubeconfig": file}})),
     ]
 }
 
@@ -267,7 +268,7 @@ fn no_file_of_roots_is_sent_to_a_server_that_a_selector_names() {
     let world = World::new();
     let file = world.path("secret");
     fs::write(&file, "topsecret-0123456789").unwrap();
-    for allocator in ["ipam-da-consul", "ipam-da-etcd"] {
+    for allocator in ["ipam-da-consul", "ipam-da-etcd", "ipam-da-kube"] {
         world.install(&binary(allocator));
     }
     for (allocator, mut set) in thieves(&server, &file) {

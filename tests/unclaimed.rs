@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 const SELECTORS: [&str; 4] =
     ["ipam-ds-static", "ipam-ds-nomad", "ipam-ds-kube-node", "ipam-ds-node-annotation"];
 
-const ALLOCATORS: [&str; 3] = ["ipam-da-local", "ipam-da-etcd", "ipam-da-consul"];
+const ALLOCATORS: [&str; 4] = ["ipam-da-local", "ipam-da-etcd", "ipam-da-consul", "ipam-da-kube"];
 
 /// A world with every delegate, and a network on two of them.
 fn world() -> (World, Value) {
@@ -222,7 +222,7 @@ fn shipped_examples_have_no_key_that_is_not_read() {
             seen += 1;
         }
     }
-    assert_eq!(seen, 10);
+    assert_eq!(seen, 11);
 }
 
 #[test]
@@ -245,6 +245,7 @@ fn every_delegate_of_ours_says_which_keys_it_reads() {
                 "ipam-ds-node-annotation" => ("annotation", Value::Null),
                 "ipam-da-local" => ("dataDir", Value::Null),
                 "ipam-da-etcd" => ("etcdConfig", json!("etcdURL")),
+                "ipam-da-kube" => ("kube", json!("kubeconfig")),
                 _ => ("consul", json!("token")),
             };
             match section.as_str() {
