@@ -115,7 +115,7 @@ fn an_add_of_v0_5_4_and_v0_7_0_leaves_a_containerid_and_takes_a_new_address_for_
         let spec = &objects.reservation("10.1.0.2").unwrap()["spec"];
         assert_eq!(*spec, json!({"containerid": "c2", "podref": "ns/p"}));
 
-        // Another interface of the container is no other owner.
+        // A DEL of another interface of the container frees the address, too.
         assert!(given(old.del("c2", "net2", "ns/p")).is_empty());
         assert!(given(old.del("c1", "net1", "ns/p")).is_empty());
         assert!(given(old.del("c1", "net1", "ns/p")).is_empty());

@@ -2,9 +2,9 @@
 //! client-go that each release has: 0.22.6 in v0.5.4, 0.29.2 in v0.7.0, 0.34.1 in v0.9.4.
 //!
 //! A program renews the lease at once, and then every 500 ms beside its work. A player renews it
-//! once, before its work: a program does no more in the time of an unhindered call. Whoever is
-//! stopped for more than a second loses it, as a program that is killed or stopped. No release
-//! ends its work for that.
+//! once, before its work: a program does no more in the time of an unhindered call. A player that a
+//! test stops for more than a second loses the lease, as a stopped program does. All releases go on
+//! with their work then.
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

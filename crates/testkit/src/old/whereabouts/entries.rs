@@ -39,7 +39,7 @@ pub(super) fn read(pool: &Value, base: IpAddr) -> Vec<Held> {
 }
 
 /// The JSON patch to these entries: guarded by the resourceVersion of the pool, and by the absence
-/// of what it adds. What a release does not know stays as it is.
+/// of what it adds. Members that a release does not know stay.
 pub(super) fn patch(
     release: Release,
     pool: &Value,
@@ -123,7 +123,7 @@ fn add(base: IpAddr, offset: u64) -> Option<IpAddr> {
     }
 }
 
-/// `IPGetOffset`: 64 bits of the distance. What is wrong counts as 0 up to v0.5.4.
+/// `IPGetOffset`: 64 bits of the distance. Another family counts as 0 up to v0.5.4.
 fn offset(release: Release, held: &Held, base: IpAddr) -> Result<u64, String> {
     let distance = match (held.address, base) {
         (Some(IpAddr::V4(address)), IpAddr::V4(base)) => {
