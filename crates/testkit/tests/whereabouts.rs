@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-use std::fs;
 use std::net::IpAddr;
 
 use ipam_testkit::kube::Kube;
 use ipam_testkit::old::whereabouts::{Call, Whereabouts, reconcile};
-use ipam_testkit::servers::process;
 use ipam_testkit::whereabouts::{Crds, Entry, Objects, Release, Served};
 use serde_json::{Value, json};
 
@@ -29,30 +27,28 @@ fn given(call: Call) -> Vec<String> {
 }
 
 #[test]
-fn each_release_keeps_the_members_that_its_crds_know_and_objects_stay() {
+fn crds_keep_the_members_that_they_know_and_objects_stay() {
     let kube = Kube::start();
     let objects = Objects::of(&kube, &kube.create_namespace());
     let entry = json!({"id": "c1", "podref": "ns/p", "ifname": "eth0", "ipamDelegated": "n"});
-    let folder = process::folder();
-    let file = folder.path().join("crds.yaml");
-    fs::write(&file, Release::V094.crds().to_string()).unwrap();
-    Crds::read(&kube, &file).install(&kube);
-    for (place, (release, members)) in [
-        (Release::V04, &["podref", "ifname", "ipamDelegated"][..]),
-        (Release::V054, &["podref"]),
-        (Release::V07, &["podref"]),
-        (Release::V094, &["podref", "ifname"]),
-        (Release::Fork, &["podref", "ifname", "ipamDelegated"]),
+    let all = ["podref", "ifname", "ipamDelegated"];
+    for (place, (crds, members)) in [
+        (Release::V04.crds(), &all[..]),
+        (Release::V054.crds(), &all[..1]),
+        (Release::V07.crds(), &all[..1]),
+        (Release::V094.crds(), &all[..2]),
+        (Release::Fork.crds(), &all),
+        (Crds::shipped(&kube), &all),
     ]
     .into_iter()
     .enumerate()
     {
-        release.crds().install(&kube);
+        crds.install(&kube);
         let range = format!("10.1.{place}.0/24");
         let without_pod = json!({"id": "c2", "podref": ""});
         objects.create_pool("", &range, &json!({"1": entry, "2": without_pod}));
         let pool = range.replace('/', "-");
-        assert_eq!(kept(&objects.allocations(&pool)[&1]), members, "{release:?}");
+        assert_eq!(kept(&objects.allocations(&pool)[&1]), members, "{crds}");
         assert_eq!(objects.pools().len(), place + 1);
     }
 }

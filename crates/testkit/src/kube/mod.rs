@@ -5,6 +5,7 @@
 mod client;
 mod kubeconfig;
 mod logins;
+mod manifests;
 mod nodes;
 mod program;
 mod requests;

@@ -6,8 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{POOLS, RESERVATIONS};
-use crate::kube::{Kube, Kubeconfig, kubectl};
-use crate::servers::process;
+use crate::kube::Kube;
 
 const GROUP: &str = "whereabouts.cni.cncf.io";
 
@@ -58,25 +57,10 @@ impl Release {
 }
 
 impl Crds {
-    /// The CRDs of a file in YAML or JSON, as kubectl reads it: other objects are ignored.
+    /// The CRDs of a file, as [`Kube::read_manifest`] reads it.
     #[track_caller]
     pub fn read(kube: &Kube, file: &Path) -> Self {
-        let folder = process::folder();
-        let config = Kubeconfig::of(kube, &kube.admin()).write(&folder.path().join("config"));
-        let mut command = process::plain(kubectl());
-        command.env("HOME", folder.path()).arg("--kubeconfig").arg(config);
-        command.args(["create", "--dry-run=client", "--validate=false", "--output=json"]);
-        let output = command.arg("--filename").arg(file).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        let values = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
-        let values: Vec<Value> = values.map(Result::unwrap).collect();
-        let items = |value: Value| match value {
-            Value::Object(mut list) if list["kind"] == "List" => {
-                list.remove("items").unwrap().as_array().unwrap().clone()
-            }
-            one => vec![one],
-        };
-        let mut crds: Vec<Value> = values.into_iter().flat_map(items).collect();
+        let mut crds = kube.read_manifest(file);
         crds.retain(|object| object["kind"] == "CustomResourceDefinition");
         Self(crds)
     }
