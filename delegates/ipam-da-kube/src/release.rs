@@ -20,6 +20,10 @@ use crate::store::Outcome;
 /// another entry that it removes together with this one.
 const TRIES: usize = 8;
 
+/// How many entries one patch removes: the server refuses patches of more than 10,000 operations,
+/// of which each entry takes up to four.
+const LARGEST: usize = 1000;
+
 /// The leases that a release found in another state. All others are released.
 #[derive(Debug, Default)]
 pub(crate) struct Unreleased {
@@ -62,7 +66,9 @@ impl LeaseSession {
             }
         }
         for (subnet, leases) in pools {
-            self.remove_entries(subnet, leases, &mut ended)?;
+            for part in leases.chunks(LARGEST) {
+                self.remove_entries(subnet, part.to_vec(), &mut ended)?;
+            }
         }
         Ok(ended)
     }
