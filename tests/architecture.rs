@@ -378,7 +378,8 @@ fn our_own_layout_in_etcd_knows_no_replaced_plugin() {
 }
 
 /// The stores of a cluster.
-const STORES: [&str; 2] = ["delegates/ipam-da-consul/src", "delegates/ipam-da-etcd/src"];
+const STORES: [&str; 3] =
+    ["delegates/ipam-da-consul/src", "delegates/ipam-da-etcd/src", "delegates/ipam-da-kube/src"];
 
 /// Packages whose files import in one direction.
 const LAYERED: [&str; 6] =

@@ -7,7 +7,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use ipam_testkit::fake_grpc;
-use ipam_testkit::fake_http::{Fake, Reply, answering};
+use ipam_testkit::fake_http::{Fake, Reply, answering, http};
 use ipam_testkit::world::{Host, Outcome, World, binary, start, wait, with};
 use serde_json::{Value, json};
 
@@ -177,6 +177,41 @@ fn a_key_of_consul() {
     world.conflist("10-net.conflist", &network);
     let outcome = world.typed(&["list", "net"]);
     assert_visible(&[outcome.stdout, outcome.stderr].concat(), "list");
+}
+
+#[test]
+fn an_entry_of_kubernetes() {
+    let pool = json!({
+        "kind": "IPPool", "apiVersion": "whereabouts.cni.cncf.io/v1alpha1",
+        "metadata": {"name": "10.1.2.0-24", "uid": "u", "resourceVersion": "7"},
+        "spec": {"range": "10.1.2.0/24", "allocations": {
+            HOSTILE: {"id": HOSTILE}, "5": {"id": HOSTILE, "podref": HOSTILE, "ifname": HOSTILE},
+        }},
+    });
+    let reservations = json!({
+        "kind": "OverlappingRangeIPReservationList", "metadata": {},
+        "apiVersion": "whereabouts.cni.cncf.io/v1alpha1",
+        "items": [{"metadata": {"name": HOSTILE}, "spec": {"podref": HOSTILE}}],
+    });
+    let server = answering(move |request, _| {
+        let is_list = request.contains("reservations?");
+        Reply::Say(http(200, &(if is_list { &reservations } else { &pool }).to_string()))
+    });
+    let world = World::new();
+    world.install(&binary("ipam-da-kube"));
+    let kubeconfig = json!({
+        "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k"}}],
+        "clusters": [{"name": "k", "cluster": {"server": server.url}}],
+    });
+    fs::write(world.path("kubeconfig"), kubeconfig.to_string()).unwrap();
+    let network = world.network(json!(["ipam-da-kube"]));
+    let network = with(&network, "kube", json!({"kubeconfig": world.path("kubeconfig")}));
+    let network = with(&network, "ranges", json!([[{"subnet": "10.1.2.0/24"}]]));
+    world.conflist("10-net.conflist", &network);
+    for words in [&["list", "net"][..], &["lint", "net"]] {
+        let outcome = world.typed(words);
+        assert_visible(&[outcome.stdout, outcome.stderr].concat(), words);
+    }
 }
 
 #[test]

@@ -238,6 +238,69 @@ fn answers_of_consul() {
 }
 
 #[test]
+fn pools_of_kubernetes() {
+    const NAME: &str = "10.225.0.0-16";
+    let entries = |count: usize, entry: &str| {
+        let entries: Vec<String> = (1..=count).map(|key| format!(r#""{key}":{entry}"#)).collect();
+        entries.join(",")
+    };
+    let pool = |allocations: &str, metadata: &str| {
+        format!(
+            r#"{{"kind":"IPPool","apiVersion":"whereabouts.cni.cncf.io/v1alpha1","metadata":{{"name":"{NAME}","uid":"u","resourceVersion":"7"{metadata}}},"spec":{{"range":"10.225.0.0/16","allocations":{{{allocations}}}}}}}"#
+        )
+    };
+    // etcd takes 1.5 MiB.
+    let most = pool(&entries(65_000, r#"{"id":""}"#), "");
+    let managed = many(r#"{"fieldsV1":{"f:spec":{"f:allocations":{"f:1":{}}}}}"#, MIB);
+    for (what, object) in [
+        ("as many entries as a pool has", most.clone()),
+        ("keys that name no address", pool(&entries(140_000, "{}"), "")),
+        ("a long id", pool(&format!(r#""1":{{"id":"{}"}}"#, text(CONTROL, MIB)), "")),
+        ("a long key", pool(&format!(r#""{}":{{}}"#, text(CONTROL, MIB)), "")),
+        ("members of others", pool(&format!(r#""1":{{"x":[{}]}}"#, many("[]", 3 * MIB)), "")),
+        ("managed fields", pool("", &format!(r#","managedFields":[{managed}]"#))),
+        ("more than an object may have", pool("", &format!(r#","x":"{}""#, text("x", 24 * MIB)))),
+    ] {
+        let list = format!(
+            r#"{{"kind":"IPPoolList","apiVersion":"whereabouts.cni.cncf.io/v1alpha1","metadata":{{}},"items":[{}]}}"#,
+            vec![object.clone(); 2].join(",")
+        );
+        let (object, list) = (http(200, &object), http(200, &list));
+        let absent = http(
+            404,
+            r#"{"kind":"Status","apiVersion":"v1","reason":"NotFound","details":{"name":"x"}}"#,
+        );
+        let server = answering(move |request, _| {
+            let path = request.split(' ').nth(1).unwrap();
+            Reply::Say(match path {
+                _ if path.contains("/ippools?") => list.clone(),
+                _ if path.ends_with(NAME) => object.clone(),
+                _ => absent.clone(),
+            })
+        });
+        let world = World::new();
+        let kubeconfig = json!({
+            "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k"}}],
+            "clusters": [{"name": "k", "cluster": {"server": server.url}}],
+        });
+        fs::write(world.path("kubeconfig"), kubeconfig.to_string()).unwrap();
+        let mut network = world.network(json!([]));
+        network["ipam"]["type"] = "ipam-da-kube".into();
+        network["ipam"]["ranges"] = json!([[{"subnet": "10.225.0.0/16"}]]);
+        network["ipam"]["kube"] =
+            json!({"kubeconfig": world.path("kubeconfig"), "timeout": "300ms"});
+        for verb in ["ADD", "DEL"] {
+            let mut network = network.clone();
+            network["prevResult"] =
+                json!({"cniVersion": "1.0.0", "ips": [{"address": "10.225.0.9/16"}]});
+            let outcome = run(&world.command_of(&binary("ipam-da-kube"), verb, "c1"), &network);
+            assert!(matches!(outcome.exit, Some(0 | 1)), "{verb}: {what}: {outcome:?}");
+            assert_fits(&format!("{}{}", outcome.stdout, outcome.stderr), what);
+        }
+    }
+}
+
+#[test]
 fn files_that_etcd_needs() {
     let server = fake_grpc::refusing(14, "away");
     let secured = server.replace("http:", "https:");

@@ -12,13 +12,14 @@ use std::process::Command;
 use ipam_delegated::chain::Preset;
 
 /// The folders of which every source file is drawn, each with the page that draws them.
-const DRAWN: [(&str, &str); 9] = [
+const DRAWN: [(&str, &str); 10] = [
     ("crates/cli/src", "crates/cli/src/lib.rs"),
     ("crates/kit/src", "crates/kit/DESIGN.md"),
     ("crates/kit/src/allocate", "crates/kit/DESIGN.md"),
     ("crates/kube/src", "crates/kube/DESIGN.md"),
     ("crates/servers/src", "crates/servers/DESIGN.md"),
     ("crates/suites/src", "crates/suites/src/lib.rs"),
+    ("delegates/ipam-da-kube/src", "delegates/ipam-da-kube/DESIGN.md"),
     ("src", "ARCHITECTURE.md"),
     ("src/chain", "src/chain/DESIGN.md"),
     ("src/chain/record", "src/chain/record/DESIGN.md"),

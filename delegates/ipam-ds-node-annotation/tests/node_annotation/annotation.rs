@@ -348,6 +348,7 @@ fn an_annotation_sends_nothing_of_roots_to_a_server_of_its_author() {
                 r#""endpoints": ["https://{server}"], "certfile": "{file}", "keyfile": "{file}""#
             ),
         ),
+        ("ipam-da-kube", "kube", format!(r#""kube": {{"kubeconfig": "{file}"}}"#)),
         ("ipam-da-local", "takeover", "\"takeover\": true".to_owned()),
     ] {
         if !site.world.path("bin").join(allocator).exists() {
