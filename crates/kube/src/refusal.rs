@@ -42,12 +42,25 @@ pub fn is_unauthorized(error: &Error) -> bool {
     error.source().is_some_and(|cause| cause.is::<Unauthorized>())
 }
 
+/// Whether an error says that the server does not serve the kind (404): its custom resource definition
+/// is not installed, or the server is another one.
+pub fn is_unserved(error: &Error) -> bool {
+    error.source().is_some_and(|cause| cause.is::<Unserved>())
+}
+
 /// The words of a 500 about an object that was not stored: of the store, and of its client.
 const TOO_LARGE: [&str; 2] = ["request is too large", "trying to send message larger than max"];
 
 /// The server's words about credentials that it rejects.
 #[derive(Debug)]
 struct Unauthorized(String);
+
+/// The server's words about a kind that it does not serve.
+#[derive(Debug)]
+struct Unserved(String);
+
+/// The answer of an API server to a path that it does not have.
+const NO_SUCH_PATH: &[u8] = b"404 page not found";
 
 /// A request, with what errors about its answer show.
 pub(super) struct RequestContext<'a> {
@@ -70,7 +83,13 @@ impl<'a> RequestContext<'a> {
     /// The error of an answer that is not the expected one.
     pub(super) fn refused(&self, answer: &HttpAnswer) -> Error {
         let Some(status) = ApiStatus::parse(&answer.body) else {
-            return self.not_kubernetes(answer);
+            let is_custom = !self.resource.group.is_empty();
+            return match answer.status {
+                404 if is_custom && answer.body.trim_ascii() == NO_SUCH_PATH => {
+                    self.unserved(&answer.body).advise(format!("or {}", self.look_at_the_server()))
+                }
+                _ => self.not_kubernetes(answer),
+            };
         };
         match answer.status {
             401 => self
@@ -78,9 +97,7 @@ impl<'a> RequestContext<'a> {
                 .caused_by(Unauthorized(self.secrets.shown(status.message.as_bytes())))
                 .advise(format!("renew them or configure others: {}", self.credentials.shown())),
             403 => self.forbidden(&status),
-            404 => self
-                .error(format_args!("does not serve {} (404)", self.kind()), &status)
-                .advise(self.look_for_the_kind()),
+            404 => self.unserved(status.message.as_bytes()),
             code @ 500.. => self.error(format_args!("failed ({code})"), &status),
             code => self.error(format_args!("rejected the request ({code})"), &status),
         }
@@ -118,13 +135,13 @@ impl<'a> RequestContext<'a> {
         };
         let message =
             format!("is not a Kubernetes API server: it answered {} and {said}", answer.status);
-        let advice = match answer.status {
-            404 if !self.resource.group.is_empty() => {
-                format!("{}, or {}", self.look_at_the_server(), self.look_for_the_kind())
-            }
-            _ => self.look_at_the_server(),
-        };
-        self.fault(message).advise(advice)
+        self.fault(message).advise(self.look_at_the_server())
+    }
+
+    fn unserved(&self, said: &[u8]) -> Error {
+        self.fault(format_args!("does not serve {} (404)", self.kind()))
+            .caused_by(Unserved(self.secrets.shown(said)))
+            .advise(self.look_for_the_kind())
     }
 
     /// The error of a page with more objects than were asked for.
@@ -196,8 +213,10 @@ impl<'a> RequestContext<'a> {
             (Method::Patch, _) => "patch",
             (Method::Delete, _) => "delete",
         };
-        // What is made has no name by which it could be allowed.
-        let names = match name.filter(|_| self.method != Method::Post) {
+        // An object of a namespace is one of many that its caller names; what is made has no name by
+        // which it could be allowed.
+        let is_one_of_many = self.resource.namespace.is_some() || self.method == Method::Post;
+        let names = match name.filter(|_| !is_one_of_many) {
             Some(name) => format!(", \"resourceNames\": [{name:?}]"),
             None => String::new(),
         };
@@ -227,3 +246,11 @@ impl fmt::Display for Unauthorized {
 }
 
 impl StdError for Unauthorized {}
+
+impl fmt::Display for Unserved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl StdError for Unserved {}

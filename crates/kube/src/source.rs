@@ -37,14 +37,14 @@ const HOME: &str = "HOME";
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 impl CredentialsSource {
-    /// Finds the source. A kubeconfig that the configuration names is the only candidate; else the
+    /// Finds the source. `key` is the path of the key that may name a kubeconfig. A kubeconfig that the configuration names is the only candidate; else the
     /// first is taken of those in `KUBECONFIG`, the service account of this pod, and
     /// `~/.kube/config`.
     ///
     /// # Errors
     /// Error 7: no source is found.
-    pub fn find(named: Option<ConfigFile>, environment: &Environment) -> Result<Self> {
-        Self::find_in(Path::new(SERVICE_ACCOUNT), named, environment)
+    pub fn find(key: &str, named: Option<ConfigFile>, environment: &Environment) -> Result<Self> {
+        Self::find_in(Path::new(SERVICE_ACCOUNT), key, named, environment)
     }
 
     /// The service account in a folder with `token`, `ca.crt` and `namespace`, as in a pod; `None` if
@@ -86,6 +86,7 @@ impl CredentialsSource {
 
     fn find_in(
         service_account: &Path,
+        key: &str,
         named: Option<ConfigFile>,
         environment: &Environment,
     ) -> Result<Self> {
@@ -117,7 +118,7 @@ impl CredentialsSource {
         };
         let message =
             format!("missing, and no other Kubernetes credentials found: {list}; {pod}; {home}");
-        Err(Error::config("ipam.kubeconfig", message).advise(
+        Err(Error::config(key, message).advise(
             "name a kubeconfig, for example \"kubeconfig\": \"/etc/kubernetes/kubelet.conf\"",
         ))
     }
@@ -224,6 +225,7 @@ mod tests {
             let environment = Environment::new(variables.iter().cloned());
             let source = CredentialsSource::find_in(
                 &folder.path().join("pod"),
+                "ipam.kubeconfig",
                 named.cloned(),
                 &environment,
             )
@@ -243,13 +245,14 @@ mod tests {
     fn where_nothing_is_found_the_error_says_what_was_looked_for() {
         let find = |variables: &[(&str, &str)]| {
             let environment = Environment::new(variables.iter().copied());
-            CredentialsSource::find_in(Path::new("/nowhere"), None, &environment).unwrap_err()
+            let nowhere = Path::new("/nowhere");
+            CredentialsSource::find_in(nowhere, "ipam.k.config", None, &environment).unwrap_err()
         };
         let error = find(&[]);
         assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
         assert_eq!(
             error.to_string(),
-            "ipam.kubeconfig: missing, and no other Kubernetes credentials found: KUBECONFIG is empty or not set; \
+            "ipam.k.config: missing, and no other Kubernetes credentials found: KUBECONFIG is empty or not set; \
              KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set (not in a pod); HOME is not set"
         );
         let error =

@@ -40,8 +40,9 @@ pub(super) fn kubeconfig(url: &str, token: &str) -> String {
 
 pub(super) fn kube_of(file: PathBuf, timeout: Duration) -> Kube {
     let named = ConfigFile { path: "ipam.kubeconfig".to_owned(), file };
-    let source =
-        CredentialsSource::find(Some(named), &Environment::default()).unwrap().within(timeout);
+    let source = CredentialsSource::find("ipam.kubeconfig", Some(named), &Environment::default())
+        .unwrap()
+        .within(timeout);
     source.open(ErrorCode::UNREACHED, Deadline::after(Duration::from_secs(30))).unwrap()
 }
 

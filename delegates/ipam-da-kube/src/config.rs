@@ -70,9 +70,10 @@ impl KubeConfig {
             return Err(Error::config("ipam.kube.layout", message));
         }
         let timeout = parse_timeout(section.timeout.as_deref(), "ipam.kube.timeout")?;
-        let named = ConfigFile::given("ipam.kube.kubeconfig", section.kubeconfig);
+        let key = "ipam.kube.kubeconfig";
+        let named = ConfigFile::given(key, section.kubeconfig);
         Ok(KubeSite {
-            source: CredentialsSource::find(named, environment)?.within(timeout),
+            source: CredentialsSource::find(key, named, environment)?.within(timeout),
             namespace: given_name(section.namespace, "ipam.kube.namespace")?,
             names: ObjectNames::new(given_name(section.network_name, "ipam.kube.networkName")?),
             overlap_check: section.overlap_check.unwrap_or(true),

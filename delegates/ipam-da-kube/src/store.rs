@@ -3,7 +3,9 @@
 use std::ops::ControlFlow;
 
 use ipam_kit::{Error, ErrorCode, Result};
-use ipam_kube::{ApiChange, ApiOutcome, Kube, List, RefusalReason, Resource, is_unauthorized};
+use ipam_kube::{
+    ApiChange, ApiOutcome, Kube, List, RefusalReason, Resource, is_unauthorized, is_unserved,
+};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 
@@ -47,7 +49,7 @@ impl ObjectStore {
     /// The server does not answer, refuses, or answers something else. So everywhere here.
     pub(crate) fn read_pool(&mut self, name: &str) -> Result<Option<IpPool>> {
         let Self { kube, namespace } = self;
-        kube.get(&resource(POOLS, namespace, Some(name))).map_err(explain)
+        kube.get(&resource(POOLS, namespace, Some(name))).map_err(explain(POOLS))
     }
 
     /// Shows each pool of the namespace. If the list is interrupted, a pool is shown again.
@@ -58,17 +60,19 @@ impl ObjectStore {
             each(pool);
             ControlFlow::Continue(())
         };
-        kube.list(&list, &mut each).map_err(explain)
+        kube.list(&list, &mut each).map_err(explain(POOLS))
     }
 
     /// Asks for a change of a pool that does not exist: the answer shows whether the kind is served,
     /// and whether pools may be changed.
     pub(crate) fn check_ready(&mut self) -> Result<()> {
         let namespace = self.namespace.clone();
-        let resource = resource(POOLS, &namespace, Some("ipam-delegated-status"));
+        let resource = resource(POOLS, &namespace, Some(ABSENT));
         match self.change::<IgnoredAny>(&ApiChange::patch(resource, "[]"))? {
             Outcome::Done(_) | Outcome::Lost | Outcome::Missing => Ok(()),
             Outcome::Unknown => {
+                // An answer to a read says more.
+                self.read_pool(ABSENT)?;
                 let message = format!("PATCH {resource}: no answer from the API server");
                 Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("check the API server"))
             }
@@ -101,7 +105,7 @@ impl ObjectStore {
     /// Reads a reservation; `None` if it does not exist.
     pub(crate) fn read_reservation(&mut self, name: &str) -> Result<Option<Reservation>> {
         let Self { kube, namespace } = self;
-        kube.get(&resource(RESERVATIONS, namespace, Some(name))).map_err(explain)
+        kube.get(&resource(RESERVATIONS, namespace, Some(name))).map_err(explain(RESERVATIONS))
     }
 
     /// Shows each reservation with these labels.
@@ -116,7 +120,7 @@ impl ObjectStore {
             each(reservation);
             ControlFlow::Continue(())
         };
-        kube.list(&list, &mut each).map_err(explain)
+        kube.list(&list, &mut each).map_err(explain(RESERVATIONS))
     }
 
     /// Makes a reservation, which exists once.
@@ -168,7 +172,7 @@ impl ObjectStore {
 
     /// Sends a change, and sorts its outcome.
     fn change<T: DeserializeOwned>(&mut self, change: &ApiChange<'_>) -> Result<Outcome<T>> {
-        let refusal = match self.kube.ask(change).map_err(explain)? {
+        let refusal = match self.kube.ask(change).map_err(explain(change.resource.plural))? {
             ApiOutcome::Done(answer) => return Ok(Outcome::Done(answer)),
             ApiOutcome::Unknown => return Ok(Outcome::Unknown),
             ApiOutcome::Refused(refusal) => refusal,
@@ -200,6 +204,9 @@ impl ObjectStore {
     }
 }
 
+/// The name of a pool that does not exist.
+const ABSENT: &str = "ipam-delegated-status";
+
 /// How many pools a page of a list has. A pool may have a mebibyte and more.
 const PAGE_OF_POOLS: usize = 20;
 
@@ -207,7 +214,19 @@ fn resource<'a>(plural: &'a str, namespace: &'a str, name: Option<&'a str>) -> R
     Resource { group: GROUP, version: VERSION, plural, namespace: Some(namespace), name }
 }
 
-/// A rejected login may be one that is just being renewed.
-fn explain(error: Error) -> Error {
-    if is_unauthorized(&error) { error.with_code(ErrorCode::TRY_AGAIN) } else { error }
+/// Releases of whereabouts before 0.5 have no reservations.
+const WITHOUT_RESERVATIONS: &str =
+    "if all nodes run whereabouts 0.4 or its fork, set ipam.kube.overlapCheck to false";
+
+/// Explains the error of a request for objects of a kind. A rejected login may be one that is just
+/// being renewed.
+fn explain(plural: &str) -> impl Fn(Error) -> Error {
+    move |error| match error {
+        error if is_unauthorized(&error) => error.with_code(ErrorCode::TRY_AGAIN),
+        error if is_unserved(&error) => {
+            let error = error.advise("install the custom resource definitions of this release");
+            if plural == RESERVATIONS { error.advise(WITHOUT_RESERVATIONS) } else { error }
+        }
+        error => error,
+    }
 }

@@ -151,7 +151,7 @@ impl OwnNode {
         if let OwnName::Given { name, path } = &name {
             require_node_name(name, path)?;
         }
-        let source = CredentialsSource::find(kubeconfig, environment)?;
+        let source = CredentialsSource::find("ipam.kubeconfig", kubeconfig, environment)?;
         Ok(Self { source, name, machine, unreached, deadline, memory: None })
     }
 

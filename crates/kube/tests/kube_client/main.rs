@@ -32,7 +32,7 @@ fn open(source: &CredentialsSource) -> Result<Kube> {
 fn with(file: &Path) -> Result<Kube> {
     let named = ConfigFile { path: "ipam.kubeconfig".to_owned(), file: file.to_owned() };
     open(
-        &CredentialsSource::find(Some(named), &Environment::default())?
+        &CredentialsSource::find("ipam.kubeconfig", Some(named), &Environment::default())?
             .within(Duration::from_secs(25)),
     )
 }
@@ -188,8 +188,15 @@ fn several_kubeconfigs_are_one() {
     fs::write(file("empty"), "").unwrap();
     let named = |files: &[PathBuf]| {
         let list = std::env::join_paths(files).unwrap().into_string().unwrap();
-        open(&CredentialsSource::find(None, &Environment::new([("KUBECONFIG", list)])).unwrap())
-            .unwrap()
+        open(
+            &CredentialsSource::find(
+                "ipam.kubeconfig",
+                None,
+                &Environment::new([("KUBECONFIG", list)]),
+            )
+            .unwrap(),
+        )
+        .unwrap()
     };
     let files = [file("absent"), file("empty"), file("context"), whole.clone(), nobody.clone()];
     assert_eq!(read(&mut named(&files), "merged").unwrap().as_deref(), Some("merged"));
@@ -371,7 +378,8 @@ fn what_is_away_and_comes_again() {
     let folder = TempDir::new().unwrap();
     let config = Kubeconfig::of(&server, &server.admin()).write(&folder.path().join("config"));
     let named = ConfigFile { path: "ipam.kubeconfig".to_owned(), file: config };
-    let source = CredentialsSource::find(Some(named), &Environment::default()).unwrap();
+    let source =
+        CredentialsSource::find("ipam.kubeconfig", Some(named), &Environment::default()).unwrap();
     let new = |seconds| open(&source.clone().within(Duration::from_secs(seconds))).unwrap();
     let mut asked = [new(2), new(2)];
     for client in &mut asked {

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod node;
+
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
