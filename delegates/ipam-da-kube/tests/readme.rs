@@ -11,7 +11,7 @@ use std::path::Path;
 use ipam_testkit::etcd::ClusterId;
 use ipam_testkit::kube::{self, Kube, Kubeconfig, Login};
 use ipam_testkit::pages::{CONFLIST, Page, Shell};
-use ipam_testkit::whereabouts::{Crds, Objects, RESERVATIONS, collection};
+use ipam_testkit::whereabouts::{Crds, Objects, RESERVATIONS, Served, collection};
 use ipam_testkit::world::{Outcome, start, until, wait, with, without};
 use serde_json::{Value, json};
 
@@ -22,39 +22,37 @@ fn readme() -> Page {
     Page::read("delegates/ipam-da-kube/README.md")
 }
 
-/// A cluster, and a shell in which `kubectl` may do everything.
-struct Site {
-    kube: Kube,
+/// A shell in which `kubectl` may do everything in a cluster.
+struct Site<'a> {
+    kube: &'a Kube,
     shell: Shell,
 }
 
-impl Site {
-    /// With the kinds of objects of the page.
-    fn new() -> Self {
-        let site = Self::bare();
-        Crds::shipped(&site.kube).install(&site.kube);
-        site
-    }
+/// The server that most tests share, with the kinds of objects of the page.
+fn served() -> Served {
+    Served::by(&Crds::shipped(Kube::shared()))
+}
 
-    fn bare() -> Self {
-        let (kube, mut shell) = (Kube::start(), Shell::new("ipam-da-kube"));
+impl<'a> Site<'a> {
+    fn of(kube: &'a Kube) -> Self {
+        let mut shell = Shell::new("ipam-da-kube");
         symlink(kube::kubectl(), shell.world.path("bin/kubectl")).unwrap();
-        let admin = Kubeconfig::of(&kube, &kube.admin()).write(&shell.world.path("admin"));
+        let admin = Kubeconfig::of(kube, &kube.admin()).write(&shell.world.path("admin"));
         shell.set("KUBECONFIG", admin.to_str().unwrap());
         shell.set("HOME", shell.world.path("").to_str().unwrap());
         shell.keep(KUBECONFIG);
         let site = Self { kube, shell };
-        site.log_in(&site.kube.admin());
+        site.log_in(&kube.admin());
         site
     }
 
     /// Writes the kubeconfig that the page names.
     fn log_in(&self, login: &Login) {
-        Kubeconfig::of(&self.kube, login).write(Path::new(&self.shell.file(KUBECONFIG)));
+        Kubeconfig::of(self.kube, login).write(Path::new(&self.shell.file(KUBECONFIG)));
     }
 
     fn objects(&self) -> Objects {
-        Objects::of(&self.kube, NAMESPACE)
+        Objects::of(self.kube, NAMESPACE)
     }
 
     /// A network of the page, on a node.
@@ -77,7 +75,8 @@ impl Site {
 
 #[test]
 fn the_commands_print_what_is_shown() {
-    let site = Site::new();
+    let served = served();
+    let site = Site::of(&served);
     let page = readme();
     let network = page.blocks("Example", "json")[0];
     for (container, pod, node) in [("3f9c1e", "web-0", "rack1-7"), ("c0ffee", "db-0", "rack2-1")] {
@@ -96,12 +95,15 @@ fn the_commands_print_what_is_shown() {
 
 #[test]
 fn the_networks_work() {
-    let site = Site::new();
+    let served = served();
+    let site = Site::of(&served);
     let page = readme();
     let networks = page.blocks("Example", "json");
     assert_eq!(networks.len(), 2, "in a chain, and without one");
+    let namespace = site.kube.create_namespace();
     for (i, network) in (2..).zip(networks) {
-        let network = site.network(network, "rack1-7");
+        let mut network = site.network(network, "rack1-7");
+        network["ipam"]["kube"]["namespace"] = json!(namespace);
         let given = site.call("ADD", &format!("c{i}"), "web-0", &network).success();
         assert_eq!(given["ips"][0]["address"], format!("10.225.0.{i}/20"), "{network}");
     }
@@ -109,7 +111,8 @@ fn the_networks_work() {
 
 #[test]
 fn the_example_works_with_the_rights_of_the_page_and_uses_each() {
-    let site = Site::bare();
+    let kube = Kube::start();
+    let site = Site::of(&kube);
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
     symlink(deploy, site.shell.world.path("deploy")).unwrap();
     for (command, _) in readme().commands_of("Deploying", "kubectl apply") {
@@ -182,7 +185,9 @@ fn granted() -> BTreeSet<(String, String)> {
 
 #[test]
 fn after_a_restore_the_commands_give_nothing_away_that_is_held() {
-    let site = Site::new();
+    let kube = Kube::start();
+    Crds::shipped(&kube).install(&kube);
+    let site = Site::of(&kube);
     let network = json!({"cniVersion": "1.0.0", "name": "racknet", "type": "bridge", "ipam": {
         "ranges": [[{"subnet": "10.225.0.0/16"}]],
         "kube": {"kubeconfig": site.shell.file(KUBECONFIG)}}});
@@ -202,4 +207,43 @@ fn after_a_restore_the_commands_give_nothing_away_that_is_held() {
 #[test]
 fn every_key_of_the_section_is_in_the_table() {
     readme().assert_table_is_of("Keys", "ipam-da-kube", "kube");
+}
+
+#[test]
+fn a_call_sends_as_many_requests_as_the_page_says() {
+    let served = served();
+    let site = Site::of(&served);
+    let page = readme();
+    let says = "ADD 3, DEL 2, CHECK and STATUS 1; without `overlapCheck` ADD 2 and DEL 1.";
+    assert!(page.section("Sizes").contains(says));
+    let user = site.kube.user();
+    let rules = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]);
+    let namespace = site.kube.create_namespace();
+    let _rights = site.kube.allow_in(&namespace, &user, &rules);
+    site.log_in(&user);
+    for (overlap_check, [add, del]) in [(true, [3, 2]), (false, [2, 1])] {
+        let mut network = site.network(page.blocks("Example", "json")[1], "rack1-7");
+        network["ipam"]["type"] = json!("ipam-delegated");
+        network["ipam"]["delegates"] = json!(["ipam-da-kube"]);
+        network["ipam"]["kube"]["overlapCheck"] = json!(overlap_check);
+        network["ipam"]["kube"]["namespace"] = json!(namespace);
+        network["ipam"]["kube"]["networkName"] = json!(format!("counted-{overlap_check}"));
+        let call = |verb: &str, container: &str, network: &Value, count: usize| {
+            let before = site.kube.requests_of(&user.user).len();
+            let result = site.call(verb, container, "web-0", network).success();
+            let sent = site.kube.requests_of(&user.user).split_off(before);
+            assert_eq!(sent.len(), count, "{verb}: {sent:#?}");
+            result
+        };
+        // It meets the pool, and makes it.
+        call("ADD", "first", &network, if overlap_check { 4 } else { 2 });
+        let result = call("ADD", "c1", &network, add);
+        call("ADD", "c1", &network, 2);
+        let mut checked = network.clone();
+        checked["prevResult"] = result;
+        call("CHECK", "c1", &checked, 1);
+        call("DEL", "c1", &network, del);
+        network["cniVersion"] = json!("1.1.0");
+        call("STATUS", "", &network, 1);
+    }
 }
