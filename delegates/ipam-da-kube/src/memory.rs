@@ -243,17 +243,29 @@ impl KubeMemory {
     /// Returns all owners that this node has noted, by container and address.
     pub(crate) fn owners(&self) -> NotedOwners {
         let mut owners = NotedOwners::new();
-        for file in fs::read_dir(self.folder.join(OWNERS)).into_iter().flatten().flatten() {
-            let name = file.file_name().into_string().unwrap_or_default();
-            let Some((container, ifname)) = name.split_once(':') else { continue };
-            let text = read_own(&file.path()).unwrap_or_default();
-            let Ok(note) = serde_json::from_slice::<OwnerNote>(&text) else { continue };
+        for (container, ifname, note) in noted_owners(&self.folder, |_| true) {
             for lease in &note.leases {
-                let key = (container.to_owned(), lease.address.addr());
-                owners.insert(key, (ifname.to_owned(), note.clone()));
+                let key = (container.clone(), lease.address.addr());
+                owners.insert(key, (ifname.clone(), note.clone()));
             }
         }
         owners
+    }
+
+    /// Returns whether this node has noted an address as that of another attachment of the owner's
+    /// container, on any network.
+    pub(crate) fn is_of_other_attachment(&self, owner: &Owner, address: IpAddr) -> bool {
+        let begin = format!("{}:", owner.container);
+        let folders = self.folder.parent().map(fs::read_dir).into_iter().flatten().flatten();
+        folders.flatten().map(|folder| folder.path()).any(|folder| {
+            let is_own = folder == self.folder;
+            let of_container = |name: &str| name.starts_with(&begin);
+            let mut noted = noted_owners(&folder, of_container).into_iter();
+            noted.any(|(_, ifname, note)| {
+                (!is_own || ifname != owner.ifname.as_str())
+                    && note.leases.iter().any(|lease| lease.address.addr() == address)
+            })
+        })
     }
 
     fn pool_file(&self, name: &str) -> StateFile {
@@ -279,6 +291,26 @@ impl KubeMemory {
             );
         }
     }
+}
+
+/// Reads the notes of owners in the folder of a network whose names match: container, interface and
+/// note. Files that cannot be read are skipped.
+fn noted_owners(
+    network: &Path,
+    matches: impl Fn(&str) -> bool,
+) -> Vec<(String, String, OwnerNote)> {
+    let mut owners = Vec::new();
+    for file in fs::read_dir(network.join(OWNERS)).into_iter().flatten().flatten() {
+        let name = file.file_name().into_string().unwrap_or_default();
+        let Some((container, ifname)) = name.split_once(':').filter(|_| matches(&name)) else {
+            continue;
+        };
+        let text = read_own(&file.path()).unwrap_or_default();
+        if let Ok(note) = serde_json::from_slice::<OwnerNote>(&text) {
+            owners.push((container.to_owned(), ifname.to_owned(), note));
+        }
+    }
+    owners
 }
 
 const NETWORK: &str = "network.json";

@@ -108,9 +108,13 @@ impl<'a> OwnerSearch<'a> {
         if stamp.as_ref().is_some_and(|stamp| !stamp.is_of(self.owner)) {
             return Ok(Verdict::Foreign);
         }
+        let is_proved = is_named || stamp.is_some();
+        if !is_proved && self.session.memory.is_of_other_attachment(self.owner, seen.address) {
+            return Ok(Verdict::Foreign);
+        }
         let mark = self.mark(seen, reservation.as_ref());
         let held = self.held(seen, mark, stamp.as_ref().map(|stamp| stamp.taken));
-        Ok(match is_named || stamp.is_some() {
+        Ok(match is_proved {
             true => Verdict::Own(Box::new(held)),
             false => Verdict::Unnamed(Box::new(held)),
         })
