@@ -12,13 +12,13 @@ use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 use serde_json::json;
 
-use crate::commit::{Confirmed, and_left};
-use crate::lease_mark::{LeaseMark, ReservationMark};
+use crate::lease_mark::{Confirmed, LeaseMark, ReservationMark};
 use crate::names::offset_of;
 use crate::objects::{GROUP, IpPool, PoolEntry, VERSION};
 use crate::patch::Patch;
 use crate::pools_token::HeldLease;
 use crate::read_pool::ReadPool;
+use crate::release::and_left;
 use crate::session::LeaseSession;
 use crate::stamp::OwnerStamp;
 use crate::store::Outcome;

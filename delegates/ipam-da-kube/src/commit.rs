@@ -1,12 +1,12 @@
 //! A commit: claims, then leases that stay, then leases to release.
 
+use ipam_kit::Result;
 use ipam_kit::allocate::ledger::{Change, Commit};
 use ipam_kit::allocate::owner_index::now;
 use ipam_kit::allocate::{Lease, Owner};
-use ipam_kit::{Error, Result};
 
 use crate::claim::{Claimed, Claiming};
-use crate::lease_mark::{LeaseMark, ReservationMark};
+use crate::lease_mark::{Confirmed, LeaseMark, ReservationMark};
 use crate::objects::PoolEntry;
 use crate::patch::Patch;
 use crate::pools_token::{HeldLease, PoolsToken};
@@ -61,14 +61,6 @@ pub(crate) fn commit(
     }
     remember(session, owner, change, &kept, &claimed);
     Ok(Commit::Done { kept, claimed })
-}
-
-/// The outcome of a confirmation.
-pub(crate) enum Confirmed {
-    Done(LeaseMark),
-    /// The lease has changed.
-    Lost,
-    Unknown,
 }
 
 impl LeaseSession {
@@ -192,12 +184,4 @@ fn remember(
 fn milliseconds(time: std::time::SystemTime) -> Option<u64> {
     let since = time.duration_since(std::time::UNIX_EPOCH).ok()?;
     u64::try_from(since.as_millis()).ok()
-}
-
-/// Adds to an error what could not be taken back.
-pub(crate) fn and_left(error: Error, left: Result<()>) -> Error {
-    match left {
-        Ok(()) => error,
-        Err(more) => error.and([more]),
-    }
 }

@@ -192,3 +192,11 @@ pub(crate) fn unreleased(addresses: impl IntoIterator<Item = IpAddr>) -> Error {
     );
     Error::new(ErrorCode::TRY_AGAIN, message).advise("call again")
 }
+
+/// Adds to an error what could not be taken back.
+pub(crate) fn and_left(error: Error, left: Result<()>) -> Error {
+    match left {
+        Ok(()) => error,
+        Err(more) => error.and([more]),
+    }
+}
