@@ -6,6 +6,7 @@ mod common;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use common::{Desk, age};
@@ -17,6 +18,7 @@ use ipam_suites::between::{CallBetween, InterleavedLedger, next_commit};
 use ipam_suites::ledger_suite::{self, LedgerSubject};
 use ipam_suites::subject::{Binary, CallOutput, Form, InProcess, Subject};
 use ipam_suites::{Report, allocator_suite};
+use ipam_testkit::kube::Kube;
 use ipam_testkit::whereabouts::{Crds, Release};
 use serde_json::{Map, Value, json};
 
@@ -88,22 +90,40 @@ fn assert_well(report: &Report, not_applicable: usize) {
     assert_eq!(report.outcomes.len() - report.passed().len(), not_applicable, "{report}");
 }
 
-fn v094(_: &ipam_testkit::kube::Kube) -> Crds {
-    Release::V094.crds()
+/// With and without reservations.
+#[derive(Clone, Copy)]
+enum Overlap {
+    Checked,
+    Unchecked,
 }
 
-#[test]
-fn the_ledger_in_kubernetes_passes() {
-    let desk = Desk::new(v094);
-    assert_well(&ledger_suite::run(&Opened(desk.ipam(&json!({"timeout": "4s"})))), 0);
+use Overlap::{Checked, Unchecked};
+
+/// A desk on which no call waits for another of its node, and the section `ipam`. A call that comes
+/// between a view and its commit would wait for the very call that it comes between.
+fn without_turns(crds: fn(&Kube) -> Crds, overlap: Overlap) -> (Desk, Value) {
+    let desk = Desk::new(crds);
+    desk.end_turns();
+    let ipam = ipam(&desk, overlap);
+    (desk, ipam)
 }
 
-#[test]
-fn the_allocator_in_kubernetes_passes() {
-    let desk = Desk::new(v094);
+/// A server under load answers late, which is not what these suites are about.
+fn ipam(desk: &Desk, overlap: Overlap) -> Value {
+    let overlap_check = matches!(overlap, Checked);
+    desk.ipam(&json!({"timeout": "20s", "overlapCheck": overlap_check}))
+}
+
+fn ledger(crds: fn(&Kube) -> Crds, overlap: Overlap) {
+    let (_desk, ipam) = without_turns(crds, overlap);
+    assert_well(&ledger_suite::run(&Opened(ipam)), 0);
+}
+
+fn allocator(crds: fn(&Kube) -> Crds, overlap: Overlap) {
+    let (desk, ipam) = without_turns(crds, overlap);
     let (client, namespace) = (desk.client.clone(), desk.namespace.clone());
     let delegate = Allocate::<InterleavedLedger<IpPools>>::default();
-    let subject = InProcess::new(delegate, Reach::Cluster, desk.ipam(&json!({"timeout": "4s"})))
+    let subject = InProcess::new(delegate, Reach::Cluster, ipam)
         .interleaved(next_commit)
         .aging(move |by: Duration| age(&client, &namespace, by));
     let subject: Arc<dyn Subject> = Arc::new(Apart(subject));
@@ -111,12 +131,11 @@ fn the_allocator_in_kubernetes_passes() {
     assert_well(&allocator_suite::run(&subject, &[], &[]), 1);
 }
 
-#[test]
-fn the_program_passes() {
-    let desk = Desk::new(v094);
+fn program(crds: fn(&Kube) -> Crds, overlap: Overlap) {
+    let desk = Desk::new(crds);
     let (client, namespace) = (desk.client.clone(), desk.namespace.clone());
     let program = Path::new(env!("CARGO_BIN_EXE_ipam-da-kube"));
-    let config = Map::from_iter([("ipam".to_owned(), desk.ipam(&json!({})))]);
+    let config = Map::from_iter([("ipam".to_owned(), ipam(&desk, overlap))]);
     let subject = Binary::new(program, Form::Delegate, desk.folder.path())
         .reaching(Reach::Cluster)
         .configured(config)
@@ -124,4 +143,40 @@ fn the_program_passes() {
     let subject: Arc<dyn Subject> = Arc::new(Apart(subject));
     // Nothing can come between look and change.
     assert_well(&allocator_suite::run(&subject, &[], &[]), 3);
+}
+
+type Suite = fn(fn(&Kube) -> Crds, Overlap);
+
+/// Runs suites at once on a server with these CRDs: a test on others waits.
+fn run(crds: fn(&Kube) -> Crds, suites: &[(Suite, Overlap)]) {
+    thread::scope(|scope| {
+        for (suite, overlap) in suites {
+            scope.spawn(move || suite(crds, *overlap));
+        }
+    });
+}
+
+#[test]
+fn the_crd_of_v04_passes() {
+    // It has no reservations.
+    run(|_| Release::V04.crds(), &[(ledger, Unchecked)]);
+}
+
+#[test]
+fn the_crds_of_v07_pass() {
+    run(|_| Release::V07.crds(), &[(ledger, Checked), (ledger, Unchecked)]);
+}
+
+#[test]
+fn the_crds_of_v094_pass() {
+    let suites: [(Suite, Overlap); 4] =
+        [(ledger, Checked), (ledger, Unchecked), (allocator, Checked), (program, Checked)];
+    run(|_| Release::V094.crds(), &suites);
+}
+
+#[test]
+fn the_crds_of_this_release_pass() {
+    let suites: [(Suite, Overlap); 4] =
+        [(ledger, Checked), (ledger, Unchecked), (allocator, Unchecked), (program, Unchecked)];
+    run(Crds::shipped, &suites);
 }

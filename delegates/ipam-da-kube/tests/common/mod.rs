@@ -6,6 +6,7 @@
 pub mod node;
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -52,6 +53,13 @@ impl Desk {
             ipam["kube"][key] = value.clone();
         }
         ipam
+    }
+
+    /// Lets no call wait for its turn at a pool: the folder of the locks is a file.
+    pub fn end_turns(&self) {
+        let folder = self.folder.path().join("state/kube");
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).unwrap();
+        fs::write(folder.join("#locks"), "").unwrap();
     }
 
     pub fn objects(&self) -> Objects {
