@@ -45,7 +45,7 @@ struct NetworkNote {
 /// The note of a pool.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct PoolNote {
+pub(crate) struct PoolNote {
     #[serde(skip_serializing_if = "String::is_empty")]
     uid: String,
     /// The highest that was seen.
@@ -74,6 +74,15 @@ pub(crate) type NotedOwners = BTreeMap<(String, IpAddr), (String, OwnerNote)>;
 
 /// For how long a list of pools counts, in milliseconds.
 const LIST: u64 = 600_000;
+
+impl PoolNote {
+    /// Returns whether a pool is the noted one, in the noted state or a later one.
+    pub(crate) fn is_of(&self, seen: &Metadata) -> bool {
+        !self.uid.is_empty()
+            && self.uid == seen.uid
+            && seen.version().is_none_or(|version| version >= self.version)
+    }
+}
 
 impl KubeMemory {
     /// Opens the memory of a network. A `trusting` call also uses objects that were restored.
@@ -109,32 +118,23 @@ impl KubeMemory {
         if self.network.restored && !self.trusting { Err(restored()) } else { Ok(()) }
     }
 
-    /// Compares a pool, missing or not, with the one that was seen before.
+    /// Returns what was seen of a pool before. A call reads it before it asks the server: another
+    /// call of this node may see a later state meanwhile.
+    pub(crate) fn pool(&self, name: &str) -> PoolNote {
+        self.pool_file(name).read()
+    }
+
+    /// Compares a pool, missing or not, with what was seen before the server was asked.
     ///
     /// # Errors
     /// Code 11: it is missing, another one, or in an earlier state.
-    pub(crate) fn check_pool(&mut self, name: &str, seen: Option<&Metadata>) -> Result<()> {
-        let note: PoolNote = self.pool_file(name).read();
-        let is_same = match seen {
-            _ if note.uid.is_empty() || self.trusting => true,
-            None => false,
-            Some(seen) => {
-                seen.uid == note.uid && seen.version().is_none_or(|version| version >= note.version)
-            }
-        };
-        if is_same {
+    pub(crate) fn check_pool(&mut self, before: &PoolNote, seen: Option<&Metadata>) -> Result<()> {
+        let is_same = before.uid.is_empty() || seen.is_some_and(|seen| before.is_of(seen));
+        if is_same || self.trusting {
             return Ok(());
         }
         self.write(|note| note.restored = true);
         Err(restored())
-    }
-
-    /// Returns whether a pool is the one that was seen before.
-    pub(crate) fn knows_pool(&self, name: &str, seen: &Metadata) -> bool {
-        let note: PoolNote = self.pool_file(name).read();
-        !note.uid.is_empty()
-            && note.uid == seen.uid
-            && seen.version().is_some_and(|version| version >= note.version)
     }
 
     /// Remembers the state of a pool.

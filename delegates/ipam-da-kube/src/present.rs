@@ -81,6 +81,7 @@ fn prove(
     let kube = present.source.open(request.unreached(), deadline)?;
     let mut store = ObjectStore::new(kube, mark.namespace);
     let name = recorded.unwrap_or(present).names.pool(lease.address);
+    let before = memory.pool(&name);
     let pool = store.read_pool(&name)?;
-    Ok(pool.is_some_and(|pool| memory.knows_pool(&name, &pool.metadata)))
+    Ok(pool.is_some_and(|pool| before.is_of(&pool.metadata)))
 }

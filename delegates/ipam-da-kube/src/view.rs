@@ -36,10 +36,11 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
     let turns = session.locks.take(&requested.keys().cloned().collect());
     let mut pools = BTreeMap::new();
     for (name, subnet) in pools_to_read(session, query, requested.clone()) {
+        let before = session.memory.pool(&name);
         let shown = ReadPool::read(session, &name, subnet)?;
         if requested.contains_key(&name) {
             let metadata = shown.object.as_ref().map(|object| &object.metadata);
-            session.memory.check_pool(&name, metadata)?;
+            session.memory.check_pool(&before, metadata)?;
         }
         pools.insert(name, shown);
     }
