@@ -6,13 +6,14 @@ use crate::caller::{Callers, callers};
 use crate::harness::System;
 use crate::network::{network, pool};
 use crate::programs::host_local;
-use crate::site::{Site, Sites, Stage, Turn};
+use crate::site::{HELD, Site, Sites, Stage, Turn};
 use crate::table::Table;
 use crate::target::Target::{Memory, Ratio, Size};
 
 pub const SYSTEM: System = System {
     name: "chain",
     title: "",
+    levels: &HELD,
     held: 0,
     runs: 300,
     warm_up: 20,
@@ -24,6 +25,7 @@ pub const SYSTEM: System = System {
     }],
     drawing: None,
     crowd: &[],
+    crowded: 0,
     targets: &[
         Ratio { of: "chain ADD", to: "host-local ADD", held: 0, most: [1.45, 2.0] },
         Memory { of: "chain", verbs: &["ADD"], most: 4096 },

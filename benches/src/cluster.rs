@@ -78,7 +78,7 @@ impl Site for Store {
 }
 
 /// What an allocator is given for a DEL by a chain that recorded this answer to the ADD.
-fn recorded(network: &Value, answer: &[u8]) -> Value {
+pub fn recorded(network: &Value, answer: &[u8]) -> Value {
     let mut network = network.clone();
     let pools = network["prevResult"]["pools"].take();
     network["prevResult"] = serde_json::from_slice(answer).unwrap();

@@ -15,12 +15,13 @@ use crate::caller::callers;
 use crate::cluster::{self, CROWD, NODE, Store, TABLES};
 use crate::harness::System;
 use crate::network::{NETWORK, SUBNET, after, network, spread};
-use crate::site::{Site, Sites, Stage};
+use crate::site::{HELD, Site, Sites, Stage};
 use crate::target::Target::{Growth, Memory, Rate, Ratio, Size};
 
 pub const SYSTEM: System = System {
     name: "consul",
     title: "",
+    levels: &HELD,
     held: 10_000,
     runs: 100,
     warm_up: 1,
@@ -28,6 +29,7 @@ pub const SYSTEM: System = System {
     tables: TABLES,
     drawing: Some(cluster::drawing("ipam-da-consul")),
     crowd: CROWD,
+    crowded: 1,
     targets: &[
         Ratio { of: "alone ADD", to: "floor ADD", held: 0, most: [1.5; 2] },
         Growth { of: "alone ADD", most: 1.2 },

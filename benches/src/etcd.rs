@@ -13,13 +13,14 @@ use crate::caller::callers;
 use crate::cluster::{self, CROWD, NODE, Store, TABLES};
 use crate::harness::System;
 use crate::network::{NETWORK, SUBNET, after, network, pool, pools, spread};
-use crate::site::{Site, Sites, Stage};
+use crate::site::{HELD, Site, Sites, Stage};
 use crate::target::Target::{self, Growth, Memory, Rate, Ratio, Size};
 
 /// On our own keys.
 pub const NATIVE: System = System {
     name: "etcd",
     title: ", our own keys",
+    levels: &HELD,
     held: 10_000,
     runs: 100,
     warm_up: 1,
@@ -27,6 +28,7 @@ pub const NATIVE: System = System {
     tables: TABLES,
     drawing: Some(cluster::drawing("ipam-da-etcd")),
     crowd: CROWD,
+    crowded: 1,
     targets: &[
         Ratio { of: "alone ADD", to: "floor ADD", held: 0, most: [1.4; 2] },
         Ratio { of: "chain ADD", to: "floor ADD", held: 0, most: [2.2, 3.0] },

@@ -17,6 +17,8 @@ pub struct System {
     /// As it is named to `cargo bench`.
     pub name: &'static str,
     pub title: &'static str,
+    /// The numbers of leases held.
+    pub levels: &'static [usize],
     /// The most leases held, where `BENCH_HELD` says nothing else.
     pub held: usize,
     pub runs: usize,
@@ -28,6 +30,8 @@ pub struct System {
     pub drawing: Option<(Scale, Curves)>,
     /// The callers that are run 20 at a time.
     pub crowd: &'static [&'static str],
+    /// At how many numbers of leases held, from the least on.
+    pub crowded: usize,
     pub targets: &'static [Target],
     /// The least program that does the same.
     pub floor: Option<&'static str>,
@@ -37,7 +41,7 @@ impl System {
     pub fn run(&self, build: &Build) {
         println!("\n## {}, {} builds{}\n", self.name, build.label, self.title);
         let most = if self.held == 0 { 0 } else { count("BENCH_HELD", self.held) };
-        let held: Vec<usize> = HELD.into_iter().filter(|held| *held <= most).collect();
+        let held: Vec<usize> = self.levels.iter().copied().filter(|held| *held <= most).collect();
         let runs = count("BENCH_RUNS", self.runs);
         println!("{runs} interleaved runs each; medians with quartiles, in milliseconds\n");
         let stage = Stage::new(build);
@@ -49,11 +53,11 @@ impl System {
             "bare processes: {}",
             BARE.map(|name| format!("{name} {}", results.series[0].1[name])).join(", ")
         );
-        if !results.rates.is_empty() {
-            println!("\n{AT_A_TIME} at a time, a second:");
-        }
-        for (name, rates) in &results.rates {
-            println!("- {name}: {:.0}", rates.median());
+        for (held, rates) in &results.rates {
+            println!("\n{AT_A_TIME} at a time, {held} held, a second:");
+            for (name, rates) in rates {
+                println!("- {name}: {:.0}", rates.median());
+            }
         }
         let rows = results.sites.last().unwrap().more(&stage);
         println!("\n| target | measured | |\n|---|---|---|");
@@ -84,17 +88,23 @@ impl System {
             }
             self::round(round, &bare, &sites, &mut series);
         }
+        let crowded = sites.iter().zip(held).take(self.crowded);
+        let rates = crowded.map(|(site, held)| (*held, self.rates(&**site))).collect();
+        Results { build: stage.build, sites, series, rates }
+    }
+
+    fn rates(&self, site: &dyn Site) -> Series {
         let mut rates = Series::new();
         let each = count("BENCH_EACH", 10);
         for _ in 0..count("BENCH_BATCHES", 9) {
             for name in self.crowd {
-                let now = throughput(&sites[0].callers()[*name], each);
+                let now = throughput(&site.callers()[*name], each);
                 for (verb, rate) in VERBS.iter().zip(now) {
                     rates.entry(format!("{name} {verb}")).or_default().push(rate);
                 }
             }
         }
-        Results { build: stage.build, sites, series, rates }
+        rates
     }
 }
 

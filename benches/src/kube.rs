@@ -14,13 +14,14 @@ use crate::caller::{Callers, Plugins};
 use crate::harness::System;
 use crate::network::{after, network, pool};
 use crate::programs::installed;
-use crate::site::{Site, Sites, Stage, Turn};
+use crate::site::{HELD, Site, Sites, Stage, Turn};
 use crate::table::{Row, Table};
 use crate::target::Target::{self, Memory, Ratio, Size};
 
 pub const SYSTEM: System = System {
     name: "kube",
     title: "",
+    levels: &HELD,
     held: 0,
     runs: 100,
     warm_up: 1,
@@ -47,6 +48,7 @@ pub const SYSTEM: System = System {
     ],
     drawing: None,
     crowd: &[],
+    crowded: 0,
     targets: &[
         warm("ipam-ds-kube-node, warm ADD"),
         warm("ipam-ds-node-annotation, warm ADD"),
@@ -98,10 +100,10 @@ struct Server {
 }
 
 /// A login, with the files that it consists of.
-struct Files {
-    kubeconfig: PathBuf,
-    authority: String,
-    own: Vec<String>,
+pub struct LoginFiles {
+    pub kubeconfig: PathBuf,
+    pub authority: String,
+    pub own: Vec<String>,
 }
 
 fn start(stage: &Stage<'_>, _held: &[usize]) -> Sites {
@@ -115,13 +117,15 @@ fn start(stage: &Stage<'_>, _held: &[usize]) -> Sites {
     kube.allow_reading_nodes(&token, &[NODE]);
     let certificate = kube.kubelet(NODE);
     let logins = [
-        Files::write(&kube, &certificate, &stage.state().join("certificate"), &["crt", "key"]),
-        Files::write(&kube, &token, &stage.state().join("token"), &["token"]),
+        LoginFiles::write(&kube, &certificate, &stage.state().join("certificate"), &["crt", "key"]),
+        LoginFiles::write(&kube, &token, &stage.state().join("token"), &["token"]),
     ];
     let networks = Networks { root: stage.state(), plugins: &plugins, callers: Callers::new() };
     let mut callers = networks.all(&logins);
     for (name, login) in FLOORS.into_iter().zip(&logins) {
-        let mut arguments = vec![kube.endpoint(), path(), login.authority.clone()];
+        let get = format!("GET application/json {}", path());
+        let mut arguments = vec!["VERB".to_owned(), kube.endpoint(), get, String::new()];
+        arguments.push(login.authority.clone());
         arguments.extend_from_slice(&login.own);
         callers.insert(name.to_owned(), plugins.tool("kube-floor", arguments));
     }
@@ -175,7 +179,7 @@ struct Networks<'a> {
 }
 
 impl Networks<'_> {
-    fn all(mut self, logins: &[Files; 2]) -> Callers {
+    fn all(mut self, logins: &[LoginFiles; 2]) -> Callers {
         self.chain(CHAINS[0], "ipam-ds-static", pool());
         for selector in SELECTORS {
             for (state, ttl, count) in [("warm", "1h", 1), ("cold", "0s", 2)] {
@@ -220,8 +224,8 @@ fn asking(selector: &str, kubeconfig: &Path, ttl: &str) -> Value {
     keys
 }
 
-impl Files {
-    fn write(server: &Kube, login: &Login, folder: &Path, own: &[&str]) -> Self {
+impl LoginFiles {
+    pub fn write(server: &Kube, login: &Login, folder: &Path, own: &[&str]) -> Self {
         fs::create_dir(folder).unwrap();
         let file = |name: &str| folder.join(name).display().to_string();
         let kubeconfig = Kubeconfig::of(server, login).material(Material::Files);
@@ -233,7 +237,7 @@ impl Files {
     }
 }
 
-fn curl(server: &Kube, login: &Files) -> Vec<String> {
+fn curl(server: &Kube, login: &LoginFiles) -> Vec<String> {
     let url = format!("{}{}", server.url(), path());
     let options = ["--disable", "--silent", "--fail", "--cacert", &login.authority];
     let own = ["--cert", &login.own[0], "--key", &login.own[1], &url];
@@ -241,7 +245,7 @@ fn curl(server: &Kube, login: &Files) -> Vec<String> {
 }
 
 /// What kubectl keeps lies beside its kubeconfig.
-fn kubectl(login: &Files) -> Vec<String> {
+fn kubectl(login: &LoginFiles) -> Vec<String> {
     let cache = login.kubeconfig.with_file_name("cache");
     let files = [("--kubeconfig", &login.kubeconfig), ("--cache-dir", &cache)];
     let files = files.map(|(option, file)| format!("{option}={}", file.display()));

@@ -19,6 +19,7 @@ use crate::times::Times;
 pub const SYSTEM: System = System {
     name: "local",
     title: "",
+    levels: &HELD,
     held: 50_000,
     runs: 100,
     warm_up: 1,
@@ -42,6 +43,7 @@ pub const SYSTEM: System = System {
         ],
     )),
     crowd: &["chain", "host-local"],
+    crowded: 1,
     targets: &[
         Ratio { of: "chain ADD", to: "host-local ADD", held: 0, most: [0.6, 1.5] },
         Ratio { of: "chain ADD", to: "host-local ADD", held: 50_000, most: [0.01; 2] },

@@ -52,8 +52,8 @@ pub struct Results<'a> {
     pub sites: Sites,
     /// By the leases held.
     pub series: Vec<(usize, Series)>,
-    /// Calls a second, 20 at a time.
-    pub rates: Series,
+    /// Calls a second, 20 at a time, by the leases held.
+    pub rates: Vec<(usize, Series)>,
 }
 
 impl Turn<'_> {

@@ -11,6 +11,7 @@ mod consul;
 mod crowd;
 mod etcd;
 mod harness;
+mod ippool;
 mod kube;
 mod local;
 mod network;
@@ -23,8 +24,15 @@ mod times;
 
 use harness::System;
 
-const SYSTEMS: [&System; 6] =
-    [&local::SYSTEM, &etcd::NATIVE, &etcd::PRESET, &consul::SYSTEM, &kube::SYSTEM, &chain::SYSTEM];
+const SYSTEMS: [&System; 7] = [
+    &local::SYSTEM,
+    &etcd::NATIVE,
+    &etcd::PRESET,
+    &consul::SYSTEM,
+    &kube::SYSTEM,
+    &ippool::SYSTEM,
+    &chain::SYSTEM,
+];
 
 fn main() {
     let (options, names): (Vec<_>, Vec<_>) =
@@ -32,7 +40,7 @@ fn main() {
     let known = |name: &String| SYSTEMS.iter().any(|system| system.name == name);
     // `cargo test --benches` starts this program without the option.
     if !options.iter().any(|option| option == "--bench") || !names.iter().all(known) {
-        println!("cargo bench -p ipam-benches [local|etcd|consul|kube|chain]");
+        println!("cargo bench -p ipam-benches [local|etcd|consul|kube|ippool|chain]");
         return;
     }
     for build in programs::builds() {

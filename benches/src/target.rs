@@ -1,3 +1,4 @@
+use crate::caller::Caller;
 use crate::crowd::AT_A_TIME;
 use crate::site::{HELD, Results};
 use crate::table::{self, Row};
@@ -15,6 +16,8 @@ pub enum Target {
     RateRatio { of: &'static str, to: &'static str, least: f64 },
     /// The most KiB of a caller's process, where the most leases are held.
     Memory { of: &'static str, verbs: &'static [&'static str], most: u64 },
+    /// The same where none are held.
+    MemoryAtNone { of: &'static str, verbs: &'static [&'static str], most: u64 },
     /// The most KiB of static programs.
     Size { of: &'static [&'static str], most: u64 },
 }
@@ -43,24 +46,20 @@ impl Target {
             }
             Self::Rate { of, least } => {
                 let what = format!("{AT_A_TIME} at a time, {of} a second ≥ {least}, none failing");
-                let rate = rates[of].median();
+                let rate = rates[0].1[of].median();
                 vec![Row::new(what, format!("{rate:.0}"), rate >= least)]
             }
             Self::RateRatio { of, to, least } => {
                 let what = format!("{AT_A_TIME} at a time, {of} a second ≥ {least} × {to}");
-                let found = rates[of].ratios(&rates[to]).median();
+                let found = rates[0].1[of].ratios(&rates[0].1[to]).median();
                 vec![Row::new(what, times(found), found >= least)]
             }
             Self::Memory { of, verbs, most } => {
                 let caller = &sites.last().unwrap().callers()[of];
-                let held = held_of(series.last().unwrap().0);
-                let row = |verb: &&str| {
-                    let what =
-                        format!("peak memory of {}, {verb}{held} ≤ {most} KiB", caller.name());
-                    let memory = caller.peak_memory(verb);
-                    Row::new(what, format!("{memory} KiB"), memory <= most)
-                };
-                verbs.iter().map(row).collect()
+                memory(caller, verbs, &held_of(series.last().unwrap().0), most)
+            }
+            Self::MemoryAtNone { of, verbs, most } => {
+                memory(&sites[0].callers()[of], verbs, &held_of(0), most)
             }
             Self::Size { of, most } => {
                 let row = |name: &&str| {
@@ -72,6 +71,15 @@ impl Target {
             }
         }
     }
+}
+
+fn memory(caller: &Caller, verbs: &[&str], held: &str, most: u64) -> Vec<Row> {
+    let row = |verb: &&str| {
+        let what = format!("peak memory of {}, {verb}{held} ≤ {most} KiB", caller.name());
+        let memory = caller.peak_memory(verb);
+        Row::new(what, format!("{memory} KiB"), memory <= most)
+    };
+    verbs.iter().map(row).collect()
 }
 
 fn times(ratio: f64) -> String {
