@@ -57,6 +57,15 @@ struct ChosenAddress<'c> {
     text: Option<String>,
 }
 
+impl ChosenAddress<'_> {
+    /// Returns whether the fork of whereabouts may give this address under the key of the network
+    /// address, as it does with the first one of a range.
+    fn may_be_first(&self) -> bool {
+        let is_start = self.claim.set.ranges().iter().any(|range| range.start() == self.address);
+        self.address.is_ipv4() && (self.key == 1 || is_start)
+    }
+}
+
 /// How often the reservation of an address is tried at most, while others make and delete it.
 const TRIES: usize = 4;
 
@@ -208,6 +217,9 @@ impl<'a> Claiming<'a> {
         let mut patch = Patch::default();
         if object.is_tracked() {
             patch.stop_tracking();
+        }
+        if choices.iter().any(|choice| choice.may_be_first()) {
+            patch.expect_absent(object, "0");
         }
         patch.add_entries(object, &entries);
         if self.session.knows_schema() {

@@ -173,7 +173,7 @@ fn remember(
     claimed: &[Lease],
 ) {
     let leases: Vec<Lease> = kept.iter().chain(claimed).chain(&change.leave).cloned().collect();
-    if leases.is_empty() {
+    if leases.is_empty() || session.holds_more {
         return session.memory.forget_owner(owner.container.as_str(), owner.ifname.as_str());
     }
     let before = change.keep.iter().chain(&change.leave).filter_map(|lease| lease.taken);

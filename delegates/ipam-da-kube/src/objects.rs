@@ -99,6 +99,21 @@ impl IpPool {
     }
 }
 
+impl Reservation {
+    /// Returns whether it reserves the address for the holder of an entry: its container, or the
+    /// same interface of its pod.
+    pub(crate) fn is_of(&self, entry: &PoolEntry) -> bool {
+        let ReservationSpec { podref, ifname, containerid } = &self.spec;
+        let is_container = containerid.is_some() && *containerid == entry.id;
+        let has_pod = podref.as_ref().is_some_and(|podref| !podref.is_empty());
+        let same_ifname = match (ifname, &entry.ifname) {
+            (Some(own), Some(other)) => own == other,
+            _ => true,
+        };
+        is_container || (has_pod && *podref == entry.podref && same_ifname)
+    }
+}
+
 impl Metadata {
     /// Returns the version as a number, which grows with each change in the cluster.
     pub(crate) fn version(&self) -> Option<u64> {
@@ -212,6 +227,31 @@ mod tests {
         assert!(pool(json!({".": {}, "f:7": {".": {}, "f:id": {}}})).is_tracked());
         assert!(!pool(json!({})).is_tracked());
         assert!(!pool(json!({".": {}})).is_tracked());
+    }
+
+    #[test]
+    fn a_reservation_is_of_its_container_or_of_its_pod() {
+        let is_of = |spec: Value, entry: Value| {
+            let reservation = json!({"metadata": {}, "spec": spec});
+            let reservation: Reservation = serde_json::from_value(reservation).unwrap();
+            reservation.is_of(&serde_json::from_value(entry).unwrap())
+        };
+        let entry = json!({"id": "c", "podref": "n/p", "ifname": "net1"});
+        assert!(is_of(json!({"containerid": "c", "podref": ""}), json!({"id": "c"})));
+        assert!(is_of(json!({"podref": "n/p"}), entry.clone()));
+        // A release since 0.8 replaces the id of an entry alone.
+        let earlier = json!({"containerid": "b", "podref": "n/p", "ifname": "net1"});
+        assert!(is_of(earlier, entry.clone()));
+        for other in [
+            json!({}),
+            json!({"podref": ""}),
+            json!({"podref": "n/q"}),
+            json!({"podref": "n/p", "ifname": "net2"}),
+            json!({"containerid": "b", "podref": "n/q", "ifname": "net1"}),
+        ] {
+            assert!(!is_of(other.clone(), entry.clone()), "{other}");
+        }
+        assert!(!is_of(json!({"podref": ""}), json!({"id": "c", "podref": ""})));
     }
 
     #[test]

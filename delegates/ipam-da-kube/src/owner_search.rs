@@ -78,7 +78,7 @@ impl<'a> OwnerSearch<'a> {
             held.extend(self.choose_unnamed(unnamed));
         }
         if self.need == Need::Proof && self.reads_reservations() {
-            self.add_reserved(&mut held)?;
+            self.add_reserved(&mut held, pools)?;
         }
         Ok(held)
     }
@@ -105,7 +105,18 @@ impl<'a> OwnerSearch<'a> {
             false => None,
         };
         let stamp = reservation.as_ref().and_then(OwnerStamp::of_reservation);
+        // A stamp of another container is older than the entry.
+        let stamp = stamp.filter(|stamp| stamp.container == seen.id);
         if stamp.as_ref().is_some_and(|stamp| !stamp.is_of(self.owner)) {
+            return Ok(Verdict::Foreign);
+        }
+        let is_its =
+            |reservation: &Reservation| stamp.is_some() || reservation.is_of(seen.allocation);
+        let is_reserved = reservation.is_some();
+        let reservation = reservation.filter(is_its);
+        if is_reserved && reservation.is_none() && self.need == Need::Claim {
+            // Another pool may give the address to the one that has it reserved.
+            self.session.holds_more = true;
             return Ok(Verdict::Foreign);
         }
         let is_proved = is_named || stamp.is_some();
@@ -191,8 +202,13 @@ impl<'a> OwnerSearch<'a> {
     }
 
     /// Adds reservations of the owner whose entries are gone: a DEL was interrupted, or an unknown
-    /// change took effect late.
-    fn add_reserved(&mut self, held: &mut Vec<HeldLease>) -> Result<()> {
+    /// change took effect late. A release since 0.8 leaves the reservation as it is where it gives
+    /// the entry to the next sandbox of the pod.
+    fn add_reserved(
+        &mut self,
+        held: &mut Vec<HeldLease>,
+        pools: &BTreeMap<String, ReadPool>,
+    ) -> Result<()> {
         let noted = self.note.iter().flat_map(|note| &note.leases);
         let leases = self.known.iter().chain(noted).filter(|lease| LeaseMark::of(lease).is_some());
         let leases: BTreeMap<IpAddr, IpNet> =
@@ -204,6 +220,10 @@ impl<'a> OwnerSearch<'a> {
             let Some(reservation) = self.read_reservation(address)? else { continue };
             let stamp = OwnerStamp::of_reservation(&reservation);
             if !stamp.is_some_and(|stamp| stamp.is_of(self.owner)) {
+                continue;
+            }
+            let mut entries = pools.values().flat_map(ReadPool::entries);
+            if entries.any(|(_, shown, entry)| shown == Some(address) && reservation.is_of(entry)) {
                 continue;
             }
             let (id, allocation) = (self.owner.container.as_str(), &PoolEntry::default());

@@ -44,6 +44,13 @@ impl Patch {
         }
     }
 
+    /// Fails if a key has been added since the pool was read.
+    pub(crate) fn expect_absent(&mut self, pool: &IpPool, key: &str) {
+        if pool.spec.allocations.is_some() && pool.allocation(key).is_none() {
+            self.test(&entry_path(key), Value::Null);
+        }
+    }
+
     /// Removes the entry of a key.
     pub(crate) fn remove_entry(&mut self, key: &str, expected: &ExpectedEntry<'_>) {
         self.test_entry(key, expected);

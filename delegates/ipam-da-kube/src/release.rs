@@ -125,9 +125,13 @@ impl LeaseSession {
                 Outcome::Unknown => is_unknown = true,
             }
             let Some(pool) = self.store.read_pool(&name)? else { return Ok(()) };
+            let mut given_on = Vec::new();
             left.retain_mut(|lease| match compare(&pool, lease) {
                 Present::Same => true,
                 Present::Gone => {
+                    if !ended.gone.contains(&lease.address()) {
+                        given_on.extend(next_of_pod(&pool, lease).map(|e| (lease.address(), e)));
+                    }
                     if is_unknown {
                         ended.gone.remove(&lease.address());
                     }
@@ -138,12 +142,40 @@ impl LeaseSession {
                     false
                 }
             });
+            for (address, entry) in given_on {
+                self.reserve_again(address, &entry)?;
+            }
             if left.is_empty() {
                 return Ok(());
             }
         }
         Err(unreleased(left.iter().map(HeldLease::address)))
     }
+}
+
+impl LeaseSession {
+    /// Makes the reservation of an entry that a release of whereabouts gave to the next sandbox of
+    /// its pod. The reservation remained that of the earlier sandbox, and was deleted with it.
+    fn reserve_again(&mut self, address: IpAddr, entry: &PoolEntry) -> Result<()> {
+        let name = self.names.reservation(address);
+        for _ in 0..TRIES {
+            match self.store.create_plain_reservation(&name, entry)? {
+                Outcome::Done(_) | Outcome::Lost | Outcome::Missing => return Ok(()),
+                Outcome::Unknown => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the present entry of an address if it is of the same pod's interface, as far as the
+/// entry tells: releases since 0.8, which write the interface, replace the id alone.
+fn next_of_pod(pool: &IpPool, lease: &HeldLease) -> Option<PoolEntry> {
+    let entry = pool.allocation(&lease.key())?;
+    let is_next = entry.ifname.is_some()
+        && entry.ifname == lease.ifname
+        && entry.podref.as_ref().is_some_and(|podref| !podref.is_empty());
+    is_next.then(|| entry.clone())
 }
 
 /// The present state of an entry.

@@ -35,6 +35,9 @@ pub(crate) struct LeaseSession {
     pub(crate) subnets: Vec<IpNet>,
     /// Whether the notes of owners count: not after one of them was wrong.
     pub(crate) trusts_notes: bool,
+    /// Whether the owner has an entry that this call cannot keep, since another has reserved its
+    /// address. The owner's next call looks for it.
+    pub(crate) holds_more: bool,
     /// Addresses of changes whose outcome is unknown, which a later change of this call takes if it
     /// can: then at most one of both takes effect.
     pub(crate) unknown: BTreeSet<IpAddr>,
@@ -82,6 +85,7 @@ impl LeaseSession {
             result_addresses: result_addresses(request),
             subnets: subnets_of(request),
             trusts_notes: true,
+            holds_more: false,
             unknown: BTreeSet::new(),
         })
     }

@@ -10,7 +10,9 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 
 use crate::lease_mark::ReservationMark;
-use crate::objects::{GROUP, IpPool, POOLS, RESERVATIONS, Reservation, VERSION, WrittenObject};
+use crate::objects::{
+    GROUP, IpPool, POOLS, PoolEntry, RESERVATIONS, Reservation, VERSION, WrittenObject,
+};
 use crate::patch::{Patch, reservation_spec};
 use crate::stamp::OwnerStamp;
 
@@ -130,16 +132,33 @@ impl ObjectStore {
         podref: &str,
         stamp: &OwnerStamp,
     ) -> Result<Outcome<WrittenObject>> {
+        let metadata = json!({
+            "name": name,
+            "namespace": self.namespace,
+            "labels": stamp.labels(),
+            "annotations": stamp.annotations(),
+        });
+        self.post_reservation(metadata, reservation_spec(podref, stamp))
+    }
+
+    /// Makes the reservation of an entry of another program, as that program does.
+    pub(crate) fn create_plain_reservation(
+        &mut self,
+        name: &str,
+        entry: &PoolEntry,
+    ) -> Result<Outcome<WrittenObject>> {
+        let PoolEntry { id, podref, ifname, .. } = entry;
+        let metadata = json!({"name": name, "namespace": self.namespace});
+        let spec = json!({"podref": podref, "ifname": ifname, "containerid": id});
+        self.post_reservation(metadata, spec)
+    }
+
+    fn post_reservation(&mut self, metadata: Value, spec: Value) -> Result<Outcome<WrittenObject>> {
         let body = json!({
             "apiVersion": format!("{GROUP}/{VERSION}"),
             "kind": "OverlappingRangeIPReservation",
-            "metadata": {
-                "name": name,
-                "namespace": self.namespace,
-                "labels": stamp.labels(),
-                "annotations": stamp.annotations(),
-            },
-            "spec": reservation_spec(podref, stamp),
+            "metadata": metadata,
+            "spec": spec,
         });
         let (body, namespace) = (body.to_string(), self.namespace.clone());
         let change = ApiChange::post(resource(RESERVATIONS, &namespace, None), &body);
