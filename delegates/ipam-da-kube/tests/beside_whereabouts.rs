@@ -1,0 +1,256 @@
+//! Beside nodes that run releases of whereabouts, in their pools: while they are replaced one by
+//! one, and on the way back.
+//!
+//! In the fork's pools IPv4 alone is tried: there it gives its first address to several pods, and
+//! ours must keep apart from all of them.
+
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+#[path = "common/beside.rs"]
+#[allow(dead_code, reason = "each test binary uses a part")]
+mod beside;
+
+use std::net::IpAddr;
+
+use ipam_testkit::node::at_once;
+use ipam_testkit::whereabouts::Release;
+
+use beside::{Ours, Site, amid, given, old_add, old_del, old_given, served};
+
+/// A release under its own CRDs, or under those that this repository ships.
+#[derive(Clone, Copy)]
+struct Beside {
+    release: Release,
+    ships: bool,
+}
+
+impl Beside {
+    fn served(self) -> ipam_testkit::whereabouts::Served {
+        served((!self.ships).then_some(self.release))
+    }
+
+    /// Does something before, between and after so many requests; under the shipped CRDs, at every
+    /// second place.
+    fn after_each(self, requests: usize, work: impl Fn(usize) + Sync) {
+        let step = if self.ships { 2 } else { 1 };
+        let places: Vec<usize> = (0..=requests).step_by(step).collect();
+        at_once(places.len(), |place| work(places[place]));
+    }
+
+    /// How many requests an old ADD and an old DEL send.
+    fn requests(self, site: &Site, range: &str) -> [usize; 2] {
+        let old = site.old(self.release, range);
+        let ours = Ours::alone(site, range);
+        ours.add("earlier");
+        let requests = [
+            old_add(&old, "c1").count(),
+            old.del("c1", beside::IFNAME, &beside::pod("c1")).count(),
+        ];
+        ours.del("earlier");
+        requests
+    }
+}
+
+/// One family under the release's own CRDs, the other under the shipped ones.
+fn range(beside: Beside) -> &'static str {
+    if beside.ships && beside.release != Release::Fork { "fd00:1::/120" } else { "10.1.2.0/26" }
+}
+
+fn ours_come_between_the_requests_of_an_add(beside: Beside) {
+    let (served, range) = (beside.served(), range(beside));
+    let release = beside.release;
+    let [requests, _] = beside.requests(&Site::new(&served), range);
+    beside.after_each(requests, |requests| {
+        let site = Site::new(&served);
+        let (ours, old) = (Ours::of(requests / 2, &site, range), site.old(release, range));
+        let when = format!("{} after {requests}", ours.kind);
+        let earlier = ours.add("earlier");
+
+        let (first, outcome) = amid(old_add(&old, "first"), requests, || ours.start("ADD", "ours"));
+        let (first, own) = (first.unwrap()[0], given(outcome));
+        let all = [("earlier", earlier), ("first", first), ("ours", own)];
+        site.assert_held(release, all, &when);
+
+        let (second, outcome) =
+            amid(old_add(&old, "second"), requests, || ours.start("DEL", "earlier"));
+        outcome.success();
+        let second = second.unwrap()[0];
+        let last = ours.add("last");
+        let all = [("first", first), ("ours", own), ("second", second), ("last", last)];
+        site.assert_held(release, all, &when);
+
+        ["ours", "last"].iter().for_each(|container| ours.del(container));
+        ["first", "second"].iter().for_each(|container| old_del(&old, container));
+        site.assert_empty(&when);
+    });
+}
+
+fn ours_come_between_the_requests_of_a_del(beside: Beside) {
+    let (served, range) = (beside.served(), range(beside));
+    let release = beside.release;
+    let [_, requests] = beside.requests(&Site::new(&served), range);
+    beside.after_each(requests, |requests| {
+        let site = Site::new(&served);
+        let (ours, old) = (Ours::of(requests / 2, &site, range), site.old(release, range));
+        let when = format!("{} after {requests}", ours.kind);
+        let del = |container: &str| old.del(container, beside::IFNAME, &beside::pod(container));
+        let earlier = ours.add("earlier");
+
+        old_given(old_add(&old, "old"));
+        let (gone, outcome) = amid(del("old"), requests, || ours.start("ADD", "ours"));
+        let own = given(outcome);
+        assert_eq!(gone, Ok(vec![]));
+        site.assert_held(release, [("earlier", earlier), ("ours", own)], &when);
+
+        old_given(old_add(&old, "old"));
+        let (gone, outcome) = amid(del("old"), requests, || ours.start("DEL", "earlier"));
+        outcome.success();
+        assert_eq!(gone, Ok(vec![]));
+        site.assert_held(release, [("ours", own)], &when);
+
+        // Both release the same.
+        let (gone, outcome) = amid(del("ours"), requests, || ours.start("DEL", "ours"));
+        outcome.success();
+        assert_eq!(gone, Ok(vec![]));
+        site.assert_empty(&when);
+    });
+}
+
+/// What one has given, the other finds and releases.
+fn each_releases_what_the_other_gave(beside: Beside) {
+    let (served, range) = (beside.served(), range(beside));
+    let release = beside.release;
+    for kind in [Ours::chain, Ours::alone] {
+        let site = Site::new(&served);
+        let (ours, old) = (kind(&site, range), site.old(release, range));
+        // The fork gives its first IPv4 address twice.
+        ours.add("stays");
+        let own = ours.add("c1");
+        old_del(&old, "c1");
+        assert_eq!(site.held().len(), 1, "{release:?}");
+        assert!(
+            !site.reserves || release == Release::Fork || site.objects.reservations().len() == 1
+        );
+        assert_eq!(ours.check("c1", &beside::pod("c1"), own).failure().0, 104);
+
+        // Given to another, it is not ours to release any more.
+        assert_eq!(old_given(old_add(&old, "c2")), own);
+        let again = ours.add("c1");
+        assert_ne!(again, own);
+        ours.del("c1");
+        assert_eq!(site.held().remove(&own).as_deref(), Some("c2"));
+
+        // A node of ours that has never called.
+        let fresh = kind(&site, range);
+        fresh.check("c2", &beside::pod("c2"), own).ended_well();
+        let third = old_given(old_add(&old, "c3"));
+        assert_eq!(fresh.check("c2", &beside::pod("c2"), third).failure().0, 104);
+        fresh.del("c2");
+        assert_eq!(site.held().remove(&third).as_deref(), Some("c3"));
+        assert_eq!(site.held().len(), 2);
+        fresh.del("c2");
+        fresh.del("c3");
+        ours.del("stays");
+        assert!(site.held().is_empty(), "{}", ours.kind);
+        // The fork leaves the reservations of what it releases. GC finds those of this node.
+        let left = (site.reserves && release == Release::Fork).then(|| own.to_string());
+        let reservations: Vec<String> = site.objects.reservations().into_keys().collect();
+        assert_eq!(reservations, Vec::from_iter(left), "{}", ours.kind);
+    }
+}
+
+/// Pools that overlap: each asks the reservations, which the fork does not have.
+fn pools_that_overlap_give_no_address_twice(beside: Beside) {
+    let (served, release) = (beside.served(), beside.release);
+    let [requests, _] = beside.requests(&Site::new(&served), "10.1.2.0/26");
+    beside.after_each(requests, |requests| {
+        for ranges in [["10.1.2.0/26", "10.1.2.0/27"], ["10.1.2.0/27", "10.1.2.0/26"]] {
+            let site = Site::new(&served);
+            let [ours, old] = ranges;
+            let (ours, old) = (Ours::of(requests / 2, &site, ours), site.old(release, old));
+            let when = format!("{} in {ranges:?} after {requests}", ours.kind);
+            let before = old_given(old_add(&old, "before"));
+            let earlier = ours.add("earlier");
+
+            let (first, outcome) =
+                amid(old_add(&old, "first"), requests, || ours.start("ADD", "ours"));
+            let own = given(outcome);
+            let all = [("before", before), ("earlier", earlier), ("ours", own)];
+            match first {
+                Ok(first) => {
+                    let all = all.into_iter().chain([("first", first[0])]);
+                    site.assert_held(release, all, &when);
+                }
+                // Ours was faster with the reservation. The old node keeps its entry until a DEL.
+                Err(error) => {
+                    assert!(error.contains("already exists"), "{when}: {error}");
+                    let entries: Vec<IpAddr> = site
+                        .objects
+                        .held()
+                        .into_iter()
+                        .filter(|held| held.entry.id != "first")
+                        .map(|held| held.address)
+                        .collect();
+                    let mut expected = all.map(|(_, address)| address).to_vec();
+                    expected.sort();
+                    let mut entries = entries;
+                    entries.sort();
+                    assert_eq!(entries, expected, "{when}");
+                }
+            }
+            ["ours", "earlier"].iter().for_each(|container| ours.del(container));
+            ["first", "before"].iter().for_each(|container| old_del(&old, container));
+            site.assert_empty(&when);
+        }
+    });
+}
+
+macro_rules! beside {
+    ($($module:ident: $release:ident, $ships:expr, [$($test:ident),*];)*) => {$(
+        mod $module {
+            const BESIDE: super::Beside =
+                super::Beside { release: super::Release::$release, ships: $ships };
+            $(
+                #[test]
+                fn $test() {
+                    super::$test(BESIDE);
+                }
+            )*
+        }
+    )*};
+}
+
+beside! {
+    v0_5_4_under_its_crds: V054, false, [
+        ours_come_between_the_requests_of_an_add, ours_come_between_the_requests_of_a_del,
+        each_releases_what_the_other_gave, pools_that_overlap_give_no_address_twice
+    ];
+    v0_7_0_under_its_crds: V07, false, [
+        ours_come_between_the_requests_of_an_add, ours_come_between_the_requests_of_a_del,
+        each_releases_what_the_other_gave, pools_that_overlap_give_no_address_twice
+    ];
+    v0_9_4_under_its_crds: V094, false, [
+        ours_come_between_the_requests_of_an_add, ours_come_between_the_requests_of_a_del,
+        each_releases_what_the_other_gave, pools_that_overlap_give_no_address_twice
+    ];
+    the_fork_under_its_crds: Fork, false, [
+        ours_come_between_the_requests_of_an_add, ours_come_between_the_requests_of_a_del,
+        each_releases_what_the_other_gave
+    ];
+    v0_5_4_under_ours: V054, true, [
+        ours_come_between_the_requests_of_an_add, ours_come_between_the_requests_of_a_del,
+        each_releases_what_the_other_gave
+    ];
+    v0_7_0_under_ours: V07, true, [
+        ours_come_between_the_requests_of_an_add, ours_come_between_the_requests_of_a_del,
+        each_releases_what_the_other_gave
+    ];
+    v0_9_4_under_ours: V094, true, [
+        ours_come_between_the_requests_of_an_add, ours_come_between_the_requests_of_a_del,
+        each_releases_what_the_other_gave, pools_that_overlap_give_no_address_twice
+    ];
+    the_fork_under_ours: Fork, true, [
+        ours_come_between_the_requests_of_an_add, ours_come_between_the_requests_of_a_del,
+        each_releases_what_the_other_gave
+    ];
+}
