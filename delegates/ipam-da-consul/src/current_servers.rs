@@ -1,15 +1,10 @@
-//! The servers of the present network configuration, if a record names others.
-//!
-//! They are tried first, because those of the record may be gone. Servers of another store would
-//! answer that nothing is held, so they are used only if they prove to have the recorded store.
+//! The proof that the servers of the present configuration have the recorded store.
 
-use std::time::Duration;
-
+use ipam_kit::allocate::present_store::present_store;
 use ipam_kit::allocate::{known, scope};
 use ipam_kit::delegate::Deadline;
-use ipam_kit::{Request, Result};
+use ipam_kit::{Error, Request, Result};
 use ipam_servers::Server;
-use log::{debug, warn};
 
 use crate::config::{ConsulConfig, Site};
 use crate::keys::ConsulKeys;
@@ -17,10 +12,6 @@ use crate::memory::{ClaimMark, ConsulMemory};
 use crate::store::KvStore;
 use crate::txn::{LARGEST, Op, TxnOutcome, find};
 use crate::values::index_of;
-
-/// The time for the proof: at most this long, and at most this part of the time that is left.
-const LONGEST: Duration = Duration::from_secs(3);
-const PART: u32 = 3;
 
 /// Opens the store by the servers of the present configuration; `None` if the configuration has not
 /// changed since the record, or if no proof shows that these servers have the recorded store.
@@ -30,40 +21,28 @@ pub(crate) fn proven(
     memory: &ConsulMemory,
     keys: &ConsulKeys,
 ) -> Option<KvStore> {
-    let network = request.present()?;
-    let present = match network.settings::<ConsulConfig>().and_then(|config| config.site(request)) {
-        Ok(present) => present,
-        Err(error) => {
-            debug!("cannot read the servers of the present configuration: {}", error.in_full());
-            return None;
-        }
-    };
-    if present.datacenter != recorded.datacenter {
-        debug!("the present configuration names another datacenter than the record");
-        return None;
-    }
-    let recorded_servers = list(&recorded.servers);
-    let present_servers = list(&present.servers);
-    match prove(request, recorded, present, memory, keys) {
-        Ok(Some(store)) => {
-            debug!("uses the servers of the present configuration: {present_servers}");
-            return Some(store);
-        }
-        Ok(None) => warn!("{present_servers}: no proof that these servers have the recorded store"),
-        Err(error) => warn!("{present_servers}: {}", error.in_full()),
-    }
-    warn!("uses the recorded servers: {recorded_servers}");
-    None
-}
-
-fn list(servers: &[Server]) -> String {
-    servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    present_store(
+        request,
+        |network| {
+            let present = network.settings::<ConsulConfig>()?.site(request)?;
+            if present.datacenter != recorded.datacenter {
+                return Err(Error::config(
+                    "ipam.consul.datacenter",
+                    "the record names another one",
+                ));
+            }
+            let servers = Error::listed(present.servers.iter().map(Server::to_string), ", ");
+            Ok((present, servers))
+        },
+        |present, deadline| prove(request, recorded, present, deadline, memory, keys),
+    )
 }
 
 fn prove(
     request: &Request,
     recorded: &Site,
     present: Site,
+    deadline: Deadline,
     memory: &ConsulMemory,
     keys: &ConsulKeys,
 ) -> Result<Option<KvStore>> {
@@ -78,8 +57,7 @@ fn prove(
     let present_servers: Vec<String> = present.servers.iter().map(Server::without_scheme).collect();
     let recorded_servers: Vec<String> =
         recorded.servers.iter().map(Server::without_scheme).collect();
-    let time = LONGEST.min(request.deadline.left() / PART);
-    let mut store = KvStore::new(present, request.unreached(), Deadline::after(time))?;
+    let mut store = KvStore::new(present, request.unreached(), deadline)?;
     store.require_proof();
     let TxnOutcome::Done(pairs) = store.read(&ops)? else { return Ok(None) };
     let mark = find(&pairs, &mark_key).map(ClaimMark::of);

@@ -1,16 +1,10 @@
-//! The servers that the network configuration names now, where a record names others.
-//!
-//! They are tried before the recorded ones, which may be gone. Servers of another store would answer
-//! that nothing is held, so they are used only if they prove to be those of the recorded store.
-
-use std::time::Duration;
+//! The proof that the servers of the present configuration have the recorded store.
 
 use etcd_client::{KeyValue, Txn, TxnOp};
 use ipam_kit::allocate::owner_index::LeaseRevision;
+use ipam_kit::allocate::present_store::present_store;
 use ipam_kit::allocate::{Lease, known};
-use ipam_kit::delegate::Deadline;
-use ipam_kit::{Request, Result};
-use log::{debug, warn};
+use ipam_kit::{Error, Request, Result};
 
 use crate::client::EtcdClient;
 use crate::config::{EtcdConfig, EtcdStore};
@@ -18,10 +12,6 @@ use crate::endpoint::Endpoint;
 use crate::keys::EtcdKeys;
 use crate::memory::EtcdMemory;
 use crate::page::{FoundKeys, READS, found_by_key};
-
-/// How long the proof may take, and which part of the time that is left.
-const LONGEST: Duration = Duration::from_secs(3);
-const PART: u32 = 3;
 
 /// Returns a client of the servers that the configuration names now, if a record names other
 /// settings and the servers prove to be those of the recorded store. A `marked` store has a key of
@@ -33,51 +23,30 @@ pub(crate) fn connect_if_proven(
     keys: &EtcdKeys,
     marked: bool,
 ) -> Option<EtcdClient> {
-    let today = match today(request)? {
-        Ok(today) => today,
-        Err(error) => {
-            debug!("the present configuration names no store: {}", error.in_full());
-            return None;
-        }
-    };
-    if (today.layout.name, &today.prefix) != (recorded.layout.name, &recorded.prefix) {
-        debug!("the present configuration has another layout or prefix");
-        return None;
-    }
-    let time = LONGEST.min(request.deadline.left() / PART);
-    let proof = Proof { recorded, today: &today, memory, keys, marked };
-    let connected = EtcdClient::open(&today, request, memory, Deadline::after(time));
-    let proven = connected.and_then(|mut client| {
-        let holds = proof.holds(&mut client, &known(request))?;
-        Ok((holds, client))
-    });
-    match proven {
-        Ok((true, mut client)) => {
-            debug!("using the servers of the present configuration");
+    present_store(
+        request,
+        |network| {
+            let present = network.settings::<EtcdConfig>()?.store()?;
+            if (present.layout.name, &present.prefix) != (recorded.layout.name, &recorded.prefix) {
+                let message = "the record names another layout or prefix";
+                return Err(Error::config("ipam.etcd", message));
+            }
+            let endpoints = Error::listed(present.endpoints.iter().map(Endpoint::to_string), ", ");
+            Ok((present, endpoints))
+        },
+        |present, deadline| {
+            let mut client = EtcdClient::open(&present, request, memory, deadline)?;
+            let proof = Proof { recorded, present: &present, memory, keys, marked };
+            let holds = proof.holds(&mut client, &known(request))?;
             client.set_deadline(request.deadline);
-            return Some(client);
-        }
-        Ok((false, _)) => {
-            warn!("{}: cannot confirm that this is the recorded store", list(&today.endpoints))
-        }
-        Err(error) => warn!("{}: {}", list(&today.endpoints), error.in_full()),
-    }
-    warn!("using the recorded servers: {}", list(&recorded.endpoints));
-    None
-}
-
-fn today(request: &Request) -> Option<Result<EtcdStore>> {
-    let network = request.present()?;
-    Some(network.settings::<EtcdConfig>().and_then(|config| config.store()))
-}
-
-fn list(endpoints: &[Endpoint]) -> String {
-    endpoints.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            Ok(holds.then_some(client))
+        },
+    )
 }
 
 struct Proof<'a> {
     recorded: &'a EtcdStore,
-    today: &'a EtcdStore,
+    present: &'a EtcdStore,
     memory: &'a EtcdMemory,
     keys: &'a EtcdKeys,
     marked: bool,
@@ -106,10 +75,11 @@ impl Proof<'_> {
                 let key = self.keys.lease(lease.address.addr());
                 seen.is_some() && revision_in(&found, &key) == seen
             });
-        let todays: Vec<&str> = self.today.endpoints.iter().map(Endpoint::host_and_port).collect();
+        let present: Vec<&str> =
+            self.present.endpoints.iter().map(Endpoint::host_and_port).collect();
         let recorded: Vec<&str> =
             self.recorded.endpoints.iter().map(Endpoint::host_and_port).collect();
-        let still_named = recorded.iter().all(|endpoint| todays.contains(endpoint));
+        let still_named = recorded.iter().all(|endpoint| present.contains(endpoint));
         let evidence = holds_them || still_named;
         Ok(self.memory.is_recorded_store(&answer, latest, &recorded, evidence, still_named))
     }

@@ -12,6 +12,7 @@ mod ledger_allocator;
 pub mod owner_commit;
 pub mod owner_index;
 mod pool_request;
+pub mod present_store;
 mod release;
 pub mod removal;
 mod requested_pools;
