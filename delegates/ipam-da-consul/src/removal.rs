@@ -210,7 +210,7 @@ impl Removal<'_> {
                     .map_or_else(|| refused(&ops, &failures), unwritable)),
                 None => Ok(false),
             },
-            None => Err(may_be_held(deletions.iter().map(|deletion| &deletion.entry.lease))),
+            None => Err(may_be_held(deletions.iter().map(Deletion::address))),
         }
     }
 }

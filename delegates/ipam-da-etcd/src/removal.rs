@@ -178,7 +178,7 @@ fn remove_of_owner(
     let answer = session
         .client
         .write(&txn)?
-        .ok_or_else(|| may_be_held(gone.iter().map(|entry| &entry.lease)))?;
+        .ok_or_else(|| may_be_held(gone.iter().map(|entry| entry.lease.address.addr())))?;
     session.check_answer(&answer)?;
     Ok(if answer.response.succeeded() { gone } else { Vec::new() })
 }

@@ -18,7 +18,6 @@ use crate::objects::{GROUP, IpPool, PoolEntry, VERSION};
 use crate::patch::Patch;
 use crate::pools_token::HeldLease;
 use crate::read_pool::ReadPool;
-use crate::release::and_left;
 use crate::session::LeaseSession;
 use crate::stamp::OwnerStamp;
 use crate::store::Outcome;
@@ -120,7 +119,7 @@ impl<'a> Claiming<'a> {
                     self.take_back(&made, &entered)?;
                     return Ok(Claimed::Lost(Vec::new()));
                 }
-                Err(error) => return Err(and_left(error, self.take_back(&made, &entered))),
+                Err(error) => return Err(error.and(self.take_back(&made, &entered).err())),
             }
         }
         drop(turns);
@@ -135,7 +134,7 @@ impl<'a> Claiming<'a> {
                 }
                 Ok(Reserved::Unknown) => return Ok(Claimed::Unknown),
                 Err(error) => {
-                    return Err(and_left(error, self.take_back(&made, &entered[done..])));
+                    return Err(error.and(self.take_back(&made, &entered[done..]).err()));
                 }
             }
         }

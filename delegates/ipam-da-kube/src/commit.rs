@@ -3,6 +3,7 @@
 use ipam_kit::Result;
 use ipam_kit::allocate::ledger::{Change, Commit};
 use ipam_kit::allocate::owner_index::now;
+use ipam_kit::allocate::removal::may_be_held;
 use ipam_kit::allocate::{Lease, Owner};
 
 use crate::claim::{Claimed, Claiming};
@@ -147,7 +148,7 @@ impl LeaseSession {
                 return Ok(false);
             }
         }
-        Err(crate::release::unreleased([seen.address()]))
+        Err(may_be_held([seen.address()]))
     }
 
     /// Makes the entry of a lease. One without a reservation has this delegate's member.

@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, View, ViewQuery};
 use ipam_kit::allocate::{ClaimLimits, Owner, Profile, Reach, Strategy};
 use ipam_kit::keys::Key;
-use ipam_kit::{ErrorCode, Request, Result};
+use ipam_kit::{Request, Result};
 
 use crate::commit::commit;
 use crate::config::{KEYS, KubeConfig};
@@ -90,10 +90,8 @@ impl Ledger for IpPools {
 
     fn ready(&mut self) -> Result<()> {
         let LeaseSession { memory, store, .. } = &mut self.session;
-        memory
-            .check_not_restored()
-            .and_then(|()| store.check_ready())
-            .map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))
+        memory.check_not_restored()?;
+        store.check_ready()
     }
 
     fn accept(&mut self) -> Result<bool> {

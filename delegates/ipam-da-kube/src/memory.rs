@@ -7,12 +7,13 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use ipam_kit::allocate::owner_index::now;
+use ipam_kit::allocate::store_memory::{StoreMemory, untrusted};
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::cni::NetworkName;
-use ipam_kit::host::{StateDir, StateFile, beside, make_private_folder, read_own, replace_own};
-use ipam_kit::{Error, ErrorCode, Result};
+use ipam_kit::host::{StateDir, beside, make_private_folder, read_own, replace_own};
+use ipam_kit::{Error, Result};
 use ipnet::IpNet;
-use log::{debug, warn};
+use log::warn;
 use serde::{Deserialize, Serialize};
 
 use crate::objects::Metadata;
@@ -22,7 +23,7 @@ use crate::objects::Metadata;
 #[derive(Debug)]
 pub(crate) struct KubeMemory {
     folder: PathBuf,
-    network: NetworkNote,
+    network: StoreMemory<NetworkNote>,
     /// Whether objects in an earlier state are used.
     trusting: bool,
 }
@@ -88,25 +89,25 @@ impl KubeMemory {
     /// Opens the memory of a network. A `trusting` call also uses objects that were restored.
     pub(crate) fn open(state: &StateDir, network: &NetworkName, trusting: bool) -> Self {
         let folder = state.root().join("kube").join(network.as_str());
-        let network = StateFile::at(folder.join(NETWORK)).read();
+        let network = StoreMemory::read(folder.join("network.json"));
         Self { folder, network, trusting }
     }
 
     /// Returns whether the CRD keeps the interface of an entry; `None` if no answer has shown it.
     pub(crate) fn keeps_ifname(&self) -> Option<bool> {
-        self.network.ifname
+        self.network.record().ifname
     }
 
     /// Returns whether the CRD keeps this delegate's member of an entry, likewise.
     pub(crate) fn keeps_mark(&self) -> Option<bool> {
-        self.network.mark
+        self.network.record().mark
     }
 
     /// Remembers what the CRD keeps of an entry.
     pub(crate) fn remember_schema(&mut self, ifname: bool, mark: Option<bool>) {
-        let mark = mark.or(self.network.mark);
-        if (self.network.ifname, self.network.mark) != (Some(ifname), mark) {
-            self.write(|note| (note.ifname, note.mark) = (Some(ifname), mark));
+        let mark = mark.or(self.keeps_mark());
+        if (self.keeps_ifname(), self.keeps_mark()) != (Some(ifname), mark) {
+            self.network.remember(|note| (note.ifname, note.mark) = (Some(ifname), mark));
         }
     }
 
@@ -115,13 +116,13 @@ impl KubeMemory {
     /// # Errors
     /// Code 11, with what to do.
     pub(crate) fn check_not_restored(&self) -> Result<()> {
-        if self.network.restored && !self.trusting { Err(restored()) } else { Ok(()) }
+        if self.network.record().restored && !self.trusting { Err(restored()) } else { Ok(()) }
     }
 
     /// Returns what was seen of a pool before. A call reads it before it asks the server: another
     /// call of this node may see a later state meanwhile.
     pub(crate) fn pool(&self, name: &str) -> PoolNote {
-        self.pool_file(name).read()
+        self.pool_memory(name).record().clone()
     }
 
     /// Compares a pool, missing or not, with what was seen before the server was asked.
@@ -133,24 +134,22 @@ impl KubeMemory {
         if is_same || self.trusting {
             return Ok(());
         }
-        self.write(|note| note.restored = true);
+        self.network.remember(|note| note.restored = true);
         Err(restored())
     }
 
     /// Remembers the state of a pool.
     pub(crate) fn remember_pool(&mut self, name: &str, seen: &Metadata) {
         let version = seen.version().unwrap_or_default();
-        let file = self.pool_file(name);
-        let written = file.change(|note: &mut PoolNote| {
+        self.pool_memory(name).remember(|note| {
             note.version = if note.uid == seen.uid { note.version.max(version) } else { version };
             note.uid.clone_from(&seen.uid);
         });
-        self.warn_of(file.path(), written.map(drop));
     }
 
     /// Returns the pools that overlap with this one; `None` if they were not listed lately.
     pub(crate) fn overlapping(&self, name: &str) -> Option<BTreeMap<String, IpNet>> {
-        let note: PoolNote = self.pool_file(name).read();
+        let note = self.pool(name);
         (note.listed > 0 && now().abs_diff(note.listed) < LIST).then_some(note.overlapping)
     }
 
@@ -160,27 +159,20 @@ impl KubeMemory {
         name: &str,
         overlapping: BTreeMap<String, IpNet>,
     ) {
-        let file = self.pool_file(name);
-        let written = file.change(|note: &mut PoolNote| {
-            note.overlapping = overlapping;
+        self.pool_memory(name).remember_hint(|note| {
+            note.overlapping.clone_from(&overlapping);
             note.listed = now();
         });
-        if let Err(error) = written {
-            debug!("cannot write {}: {error}", file.path().display());
-        }
     }
 
     /// Returns the address of a pool that this node gave last.
     pub(crate) fn cursor(&self, name: &str) -> Option<IpAddr> {
-        self.pool_file(name).read::<PoolNote>().cursor
+        self.pool(name).cursor
     }
 
     /// Remembers the address of a pool that this node gave last.
     pub(crate) fn remember_cursor(&self, name: &str, address: IpAddr) {
-        let file = self.pool_file(name);
-        if let Err(error) = file.change(|note: &mut PoolNote| note.cursor = Some(address)) {
-            debug!("cannot write {}: {error}", file.path().display());
-        }
+        self.pool_memory(name).remember_hint(|note| note.cursor = Some(address));
     }
 
     /// Accepts the pools as they are.
@@ -188,21 +180,14 @@ impl KubeMemory {
     /// # Errors
     /// The state folder cannot be written.
     pub(crate) fn accept(&mut self) -> Result<()> {
-        let failed = |path: &Path, error| {
-            Error::io(format!("cannot write {}", path.display()), error)
-                .advise("make the state folder writable for root, and call again")
-        };
         let pools = self.folder.join(POOLS);
         match fs::remove_dir_all(&pools) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(failed(&pools, error));
+                Err(Error::io(format!("cannot remove {}", pools.display()), error)
+                    .advise("check rights and mount of the state folder, and call again"))
             }
-            _ => {}
+            _ => self.network.accept(|note| note.restored = false),
         }
-        let file = StateFile::at(self.folder.join(NETWORK));
-        let changed = file.change(|note: &mut NetworkNote| note.restored = false);
-        self.network = changed.map_err(|error| failed(file.path(), error))?;
-        Ok(())
     }
 
     /// Returns the leases that a container's interface took last.
@@ -224,7 +209,9 @@ impl KubeMemory {
             }
             other => other,
         };
-        self.warn_of(&path, written);
+        if let Err(error) = written {
+            warn!("{} cannot be written: {error}", path.display());
+        }
     }
 
     /// Remembers that an owner holds nothing.
@@ -268,28 +255,8 @@ impl KubeMemory {
         })
     }
 
-    fn pool_file(&self, name: &str) -> StateFile {
-        StateFile::at(self.folder.join(POOLS).join(format!("{name}.json")))
-    }
-
-    fn write(&mut self, change: impl FnOnce(&mut NetworkNote)) {
-        let file = StateFile::at(self.folder.join(NETWORK));
-        let mut changed = self.network.clone();
-        let written = file.change(|note: &mut NetworkNote| {
-            change(note);
-            changed = note.clone();
-        });
-        self.warn_of(file.path(), written.map(drop));
-        self.network = changed;
-    }
-
-    fn warn_of(&self, path: &Path, written: io::Result<()>) {
-        if let Err(error) = written {
-            warn!(
-                "{} cannot be written, so this node may not notice a restored store: {error}",
-                path.display()
-            );
-        }
+    fn pool_memory(&self, name: &str) -> StoreMemory<PoolNote> {
+        StoreMemory::read(self.folder.join(POOLS).join(format!("{name}.json")))
     }
 }
 
@@ -313,13 +280,10 @@ fn noted_owners(
     owners
 }
 
-const NETWORK: &str = "network.json";
 const POOLS: &str = "pools";
 const OWNERS: &str = "owners";
 
 fn restored() -> Error {
     let message = "an IPPool is missing, another one, or older than this node has seen: the API server was restored from a backup, or it is another cluster";
-    Error::new(ErrorCode::TRY_AGAIN, message).advise(
-        "addresses in use may count as free there: run `ipam-delegated reassert --claim-only --yes` on every node and, after that has succeeded on all of them, `ipam-delegated reassert --yes` on every node",
-    )
+    untrusted(message)
 }

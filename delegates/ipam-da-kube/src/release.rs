@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use ipam_kit::{Error, ErrorCode, Result};
+use ipam_kit::Result;
+use ipam_kit::allocate::removal::may_be_held;
 use ipnet::IpNet;
 
 use crate::lease_mark::ReservationMark;
@@ -94,7 +95,7 @@ impl LeaseSession {
                 Some(_) => return Ok(Removed::Changed),
             }
         }
-        Err(unreleased([address]))
+        Err(may_be_held([address]))
     }
 
     /// Removes entries of a pool. `ended` has those without a reservation as gone.
@@ -149,7 +150,7 @@ impl LeaseSession {
                 return Ok(());
             }
         }
-        Err(unreleased(left.iter().map(HeldLease::address)))
+        Err(may_be_held(left.iter().map(HeldLease::address)))
     }
 }
 
@@ -212,23 +213,5 @@ pub(crate) fn expected(lease: &HeldLease) -> ExpectedEntry<'_> {
         id: &lease.id,
         ifname: lease.ifname.as_deref(),
         mark: lease.mark.text.as_deref().filter(|_| lease.mark.kept),
-    }
-}
-
-/// The error of a release whose outcome the server does not confirm.
-pub(crate) fn unreleased(addresses: impl IntoIterator<Item = IpAddr>) -> Error {
-    let addresses = addresses.into_iter().map(|address| address.to_string());
-    let message = format!(
-        "outcome unknown: these addresses may still be held: {}",
-        Error::listed(addresses, ", ")
-    );
-    Error::new(ErrorCode::TRY_AGAIN, message).advise("call again")
-}
-
-/// Adds to an error what could not be taken back.
-pub(crate) fn and_left(error: Error, left: Result<()>) -> Error {
-    match left {
-        Ok(()) => error,
-        Err(more) => error.and([more]),
     }
 }

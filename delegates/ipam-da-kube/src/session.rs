@@ -61,9 +61,7 @@ impl LeaseSession {
         let recorded = config.site(&request.environment);
         let state = request.state_dir()?;
         let network = request.network.name().clone();
-        // A person sees what is in a store that was restored.
-        let trusting = request.is_reassert() || request.environment.text("CNI_COMMAND").is_none();
-        let memory = KubeMemory::open(&state, &network, trusting);
+        let memory = KubeMemory::open(&state, &network, request.trusts_any_store());
         let (site, kube) = present::open(recorded, request, &memory)?;
         let KubeSite { namespace, names, overlap_check, timeout, .. } = site;
         let marks = known(request).into_iter().filter_map(|lease| LeaseMark::of(&lease));

@@ -123,7 +123,7 @@ pub fn withdrawal(change: &Change<'_>, chosen: &[IpAddr], revision: i64) -> Chan
 pub fn withdrawn(error: Error, change: &Change<'_>, confirmed: Result<bool>) -> Error {
     match confirmed {
         Ok(true) => error,
-        Ok(false) => error.and([may_be_held(&change.drop)]),
+        Ok(false) => error.and([may_be_held(change.drop.iter().map(|lease| lease.address.addr()))]),
         Err(failed) => error.and([failed]),
     }
 }

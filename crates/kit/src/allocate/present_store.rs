@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_secs(3);
 const PART: u32 = 3;
 
 /// Opens the store by the present configuration; `None` if the configuration has not changed since
-/// the record, or if there is no proof: then the recorded one is used.
+/// the record, or without a proof: then the recorded one is used.
 ///
 /// `read` returns the present settings and the names of its servers. It fails for settings that
 /// cannot lead to the recorded store. `prove` asks the servers until the deadline, and returns the

@@ -1,6 +1,7 @@
 //! The outcome of a removal that was not done, or done in part.
 
-use super::Lease;
+use std::net::IpAddr;
+
 use super::ledger::Entry;
 use crate::error::{Error, ErrorCode, Result};
 
@@ -16,19 +17,19 @@ pub fn removed_unless_failed(
         if removed.is_empty() {
             return error;
         }
-        let released = addresses(removed.iter().map(|entry| &entry.lease));
+        let released = listed(removed.iter().map(|entry| entry.lease.address.addr()));
         error.within(format_args!("released only {released}"))
     })?;
     Ok(removed)
 }
 
-/// The error that the store did not confirm a release of these leases.
-pub fn may_be_held<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> Error {
+/// The error that the store did not confirm the release of these addresses.
+pub fn may_be_held(addresses: impl IntoIterator<Item = IpAddr>) -> Error {
     let message =
-        format!("outcome unknown: these addresses may still be held: {}", addresses(leases));
+        format!("outcome unknown: these addresses may still be held: {}", listed(addresses));
     Error::new(ErrorCode::TRY_AGAIN, message).advise("call again")
 }
 
-fn addresses<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> String {
-    Error::listed(leases.into_iter().map(|lease| lease.address.addr().to_string()), ", ")
+fn listed(addresses: impl IntoIterator<Item = IpAddr>) -> String {
+    Error::listed(addresses.into_iter().map(|address| address.to_string()), ", ")
 }
