@@ -137,11 +137,12 @@ pub(crate) fn chose_only_addresses(
 }
 
 /// Replaces recorded files that cannot be read by those that the same section names now: all files of the
-/// section, because a certificate goes with its key.
+/// section, because a certificate goes with its key. A file that names servers identifies the store, and
+/// stays.
 pub(crate) fn refresh_files(recorded: &mut Map<String, Value>, present: &Map<String, Value>) {
     if recorded.iter().any(|(key, value)| is_lost_file(key, value, present.get(key))) {
-        recorded.retain(|key, _| !is_file_key(key));
-        for (key, file) in present.iter().filter(|(key, _)| is_file_key(key)) {
+        recorded.retain(|key, _| !is_replaceable(key));
+        for (key, file) in present.iter().filter(|(key, _)| is_replaceable(key)) {
             recorded.insert(key.clone(), file.clone());
         }
     }
@@ -154,10 +155,16 @@ pub(crate) fn refresh_files(recorded: &mut Map<String, Value>, present: &Map<Str
 
 /// Whether a recorded file cannot be read, while the configuration names another one.
 fn is_lost_file(key: &str, recorded: &Value, present: Option<&Value>) -> bool {
-    let Some(file) = recorded.as_str().filter(|file| is_file_key(key) && !file.is_empty()) else {
+    let Some(file) = recorded.as_str().filter(|file| is_replaceable(key) && !file.is_empty())
+    else {
         return false;
     };
     present.is_some_and(|present| present != recorded) && Path::new(file).metadata().is_err()
+}
+
+/// Whether a key's value is a file that names no server.
+fn is_replaceable(key: &str) -> bool {
+    is_file_key(key) && !is_server_key(key)
 }
 
 /// The paths, as in `ipam.store.servers`, whose servers or files differ.
