@@ -388,8 +388,17 @@ impl LeaseSession {
         let message = format!(
             "ippools.{GROUP}/{old} in the namespace {namespace} has the name that whereabouts 0.3 gave the pool of {subnet}"
         );
+        let renamed = [
+            ("name", old.as_str(), new.as_str()),
+            ("uid", "[^\"]*", ""),
+            ("resourceVersion", "[^\"]*", ""),
+        ];
+        let renamed =
+            renamed.map(|(key, from, to)| format!("s/\"{key}\": \"{from}\"/\"{key}\": \"{to}\"/"));
+        let renamed = renamed.join("; ");
+        let get = format!("kubectl get -n {namespace} ippools.{GROUP} {old} -o json");
         Err(Error::new(ErrorCode::BACKEND, message).advise(format!(
-            "rename it: `kubectl get -n {namespace} ippools.{GROUP} {old} -o json | jq '.metadata = {{\"name\": \"{new}\", \"namespace\": \"{namespace}\"}}' | kubectl create -f -`, then delete {old}"
+            "rename it after the last node with whereabouts 0.3 has gone: `{get} | sed '{renamed}' | kubectl create -f -`, then `kubectl delete -n {namespace} ippools.{GROUP} {old}`"
         )))
     }
 }

@@ -91,7 +91,10 @@ impl<'a> OwnerSearch<'a> {
             Some(ifname) if ifname != self.owner.ifname.as_str() => return Ok(Verdict::Foreign),
             ifname => ifname.is_some(),
         };
-        if let Some(verdict) = self.judge_by_note(seen) {
+        // A release reads the present state, which others may have changed since the note.
+        if !(self.need == Need::Proof && self.reads_reservations())
+            && let Some(verdict) = self.judge_by_note(seen)
+        {
             return Ok(verdict);
         }
         if let Some(stamp) = OwnerStamp::of_allocation(seen.allocation) {
@@ -190,13 +193,28 @@ impl<'a> OwnerSearch<'a> {
     }
 
     /// Chooses the entry that a DEL or CHECK without a record is about, among those of a container
-    /// that name no interface: those in the result, else the first, as old releases do.
+    /// that name no interface: those in the result; the first, as old releases do, if the result has
+    /// no address of their pools.
     fn choose_unnamed(&self, mut unnamed: Vec<HeldLease>) -> Vec<HeldLease> {
         let addresses = &self.session.result_addresses;
-        if unnamed.iter().any(|held| addresses.contains(&held.address())) {
-            unnamed.retain(|held| addresses.contains(&held.address()));
-        } else {
-            unnamed.truncate(1);
+        let is_shown = |held: &HeldLease| addresses.contains(&held.address());
+        let shown_of =
+            |held: &HeldLease| addresses.iter().find(|address| held.subnet.contains(*address));
+        if unnamed.iter().any(is_shown) {
+            unnamed.retain(is_shown);
+            return unnamed;
+        }
+        if unnamed.iter().any(|held| shown_of(held).is_some()) {
+            // The fork of whereabouts writes the key of the network address for another one.
+            unnamed.retain(|held| held.address() == held.subnet.network());
+        }
+        unnamed.truncate(1);
+        if self.session.verb == Verb::Check {
+            for held in &mut unnamed {
+                let shown = shown_of(held)
+                    .and_then(|address| IpNet::new(*address, held.subnet.prefix_len()).ok());
+                held.lease.address = shown.unwrap_or(held.lease.address);
+            }
         }
         unnamed
     }
