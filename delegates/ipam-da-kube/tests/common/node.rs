@@ -123,6 +123,15 @@ impl Desk {
     }
 }
 
+/// Changes the last line of a file of the state folder, which is the one that counts.
+#[track_caller]
+pub fn change_note(path: &std::path::Path, change: impl FnOnce(&mut Value)) {
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut noted: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    change(&mut noted);
+    std::fs::write(path, format!("{noted}\n")).unwrap();
+}
+
 /// CRDs of upstream's newest release.
 pub fn v094(_: &ipam_testkit::kube::Kube) -> ipam_testkit::whereabouts::Crds {
     ipam_testkit::whereabouts::Release::V094.crds()
