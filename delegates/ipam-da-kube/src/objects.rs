@@ -81,6 +81,12 @@ impl IpPool {
         self.spec.range.parse::<IpNet>().ok().map(|range| range.trunc())
     }
 
+    /// Returns whether keys count from the network address of a subnet. Releases of whereabouts
+    /// count from the address in the range, whatever its length.
+    pub(crate) fn counts_from(&self, subnet: IpNet) -> bool {
+        self.spec.range.parse::<IpNet>().is_ok_and(|range| range == subnet)
+    }
+
     /// Returns the entries.
     pub(crate) fn allocations(&self) -> impl Iterator<Item = (&str, &PoolEntry)> {
         let entries = self.spec.allocations.iter().flatten();

@@ -54,7 +54,7 @@ impl ReadPool {
 
 /// Compares the range of a pool with the one that its name says.
 fn check_range(session: &LeaseSession, pool: &IpPool, subnet: IpNet) -> Result<()> {
-    if pool.range() == Some(subnet) {
+    if pool.counts_from(subnet) {
         return Ok(());
     }
     let (name, namespace) = (&pool.metadata.name, session.store.namespace());

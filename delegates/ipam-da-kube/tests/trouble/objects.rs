@@ -1,8 +1,8 @@
 //! Kinds that are not served, and objects that others have written in another way than expected.
 
 use ipam_testkit::node::addresses;
-use ipam_testkit::whereabouts::{Crds, POOLS, Release};
-use serde_json::json;
+use ipam_testkit::whereabouts::{Crds, POOLS, RESERVATIONS, Release};
+use serde_json::{Value, json};
 
 use super::Site;
 use crate::common::node::{POOL, SUBNET};
@@ -13,6 +13,17 @@ fn lenient(kube: &ipam_testkit::kube::Kube) -> Crds {
     let file = folder.path().join("crds.json");
     let text = Release::V094.crds().to_string();
     std::fs::write(&file, text.replace(r#""required":["id","podref"],"#, "")).unwrap();
+    Crds::read(kube, &file)
+}
+
+/// Reservations alone.
+fn without_pools(kube: &ipam_testkit::kube::Kube) -> Crds {
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("crds.json");
+    let mut list: Value = serde_json::from_str(&Release::V094.crds().to_string()).unwrap();
+    let items = list["items"].as_array_mut().unwrap();
+    items.retain(|crd| crd["spec"]["names"]["plural"] == RESERVATIONS);
+    std::fs::write(&file, list.to_string()).unwrap();
     Crds::read(kube, &file)
 }
 
@@ -35,8 +46,43 @@ fn a_cluster_without_the_kind_of_reservations_is_told_with_both_remedies() {
 }
 
 #[test]
+fn a_cluster_without_the_kind_of_pools_is_told_by_every_verb() {
+    let site = Site::on(without_pools);
+    let parts = [
+        "does not serve ippools.whereabouts.cni.cncf.io (404)",
+        "install the custom resource definitions of this release",
+    ];
+    for (verb, code) in [("ADD", 103), ("CHECK", 103), ("DEL", 103), ("STATUS", 50)] {
+        let text = site.fails(verb, "c1", code, &parts);
+        assert!(!text.contains("overlapCheck"), "{text}");
+    }
+}
+
+#[test]
+fn an_address_beyond_the_keys_that_old_releases_read_is_refused() {
+    let Site { desk, node } = Site::new();
+    let site = Site { desk, node: node.with_subnets(&["fd00:1::/64"]) };
+    // The last one that they read, and the first that they do not.
+    for (address, is_given) in [("fd00:1::7fff:ffff:ffff:ffff", true), ("fd00:1:0:0:8000::", false)]
+    {
+        let pools = json!([{"ranges": [{"subnet": "fd00:1::/64"}], "requested-ip": address}]);
+        let pools = json!({"pools": pools});
+        if is_given {
+            let given = site.call_with("ADD", "c1", &pools).success();
+            assert_eq!(addresses(&given), [address]);
+            assert!(site.desk.held().contains(&format!("fd00-1---64 {} c1", i64::MAX)));
+        } else {
+            site.fails_with("ADD", "c2", &pools, 101, &[address, "too far from the beginning"]);
+        }
+    }
+    let pools =
+        json!([{"ranges": [{"subnet": "fd00:1::/64", "rangeStart": "fd00:1::8000:0:0:0"}]}]);
+    site.fails_with("ADD", "c2", &json!({"pools": pools}), 101, &["choose a range near"]);
+}
+
+#[test]
 fn a_range_that_cannot_be_read_or_differs_from_the_name_is_named() {
-    for range in ["", "10.1.2.0", "nonsense", "10.1.3.0/24", "fd00::/64"] {
+    for range in ["", "10.1.2.0", "nonsense", "10.1.2.5/24", "10.1.3.0/24", "fd00::/64"] {
         let site = Site::new();
         site.desk.objects().create_pool("", SUBNET, &json!({"7": {"id": "x", "podref": ""}}));
         site.desk.patch(POOLS, POOL, &json!({"spec": {"range": range}}));
