@@ -49,6 +49,11 @@ fn a_pool_at_its_size_limit_is_told_and_nothing_is_left() {
     }
     assert_eq!(desk.objects().allocations("10.1.0.0-16").len(), count);
     assert_eq!(desk.objects().reservations().len(), 1);
+    // Neither in the other pools of the call.
+    let both = Node::of(&desk).with_subnets(&["10.0.0.0/24", WIDE, "fd00:1::/64"]);
+    assert_eq!(both.call("ADD", "c2").failure().0, 100);
+    assert_eq!(desk.objects().held().len(), count);
+    assert_eq!(desk.objects().reservations().len(), 1);
     assert_eq!(addresses(&node.add("c1")), addresses(&held));
     node.call("STATUS", "").success();
     node.del("c1");

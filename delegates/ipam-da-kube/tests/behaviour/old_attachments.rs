@@ -127,3 +127,46 @@ fn gc_never_touches_what_others_made() {
         assert_eq!(site.left(), theirs, "{:?}", site.release);
     }
 }
+
+#[test]
+fn a_del_without_record_and_pools_looks_through_the_pools_of_the_network() {
+    for release in [Release::V07, Release::V094] {
+        let mut site = Site::new(release);
+        site.add("c1", "eth0", "web-0");
+        site.node.pools = ipam_testkit::node::subnets(&["10.1.7.0/24"]);
+        site.node.add("c1");
+        let strange = json!({"9": {"id": "c1", "podref": "ns/web-0", "ifname": "eth0"}});
+        site.desk.objects().create_pool("red", SUBNET, &strange);
+        site.node.pools = json!([]);
+        // The first releases what this node has noted, the second what others have made.
+        site.del("c1", "eth0", &[]);
+        site.del("c1", "eth0", &[]);
+        assert_eq!(site.desk.held(), ["red-10.1.2.0-24 9 c1"], "{release:?}");
+    }
+}
+
+/// A sandbox, and a pod of its name.
+fn pod<'a>(node: &'a Node, container: &'a str) -> Sandbox<'a> {
+    Sandbox { node, container, ifname: "eth0", pod: (container, "u") }
+}
+
+#[test]
+fn pods_with_both_families_move_between_old_nodes_and_ours() {
+    let desk = Desk::new(|_| Release::V094.crds());
+    let ranges = json!([{"range": SUBNET}, {"range": "fd00:1::/64"}]);
+    let old = Whereabouts::new(Release::V094, &desk.client, &desk.namespace, &ranges);
+    let node = Node::of(&desk).with_subnets(&[SUBNET, "fd00:1::/64"]);
+    for round in 0..3 {
+        let (ours, theirs) = (format!("c{round}"), format!("o{round}"));
+        pod(&node, &ours).add();
+        old.add(&theirs, "eth0", &format!("ns/{theirs}")).run().unwrap();
+    }
+    assert_eq!(desk.objects().held().len(), 12);
+    desk.objects().assert_consistent();
+    for round in 0..3 {
+        let (ours, theirs) = (format!("c{round}"), format!("o{round}"));
+        old.del(&ours, "eth0", &format!("ns/{ours}")).run().unwrap();
+        pod(&node, &theirs).del();
+    }
+    assert_eq!(desk.held(), [""; 0]);
+}

@@ -150,3 +150,13 @@ fn an_entry_without_id_is_never_overwritten() {
     site.fails_with("ADD", "c1", &json!({"pools": pools}), 102, &["10.1.2.5"]);
     assert_eq!(site.desk.objects().pool(POOL).unwrap()["spec"]["allocations"], entry);
 }
+
+#[test]
+fn an_address_that_old_releases_cannot_count_to_is_refused() {
+    let Site { desk, node } = Site::new();
+    let mut site = Site { desk, node: node.with_subnets(&["fd00::/64"]) };
+    site.node.pools[0]["ranges"][0]["rangeStart"] = "fd00::8000:0:0:0".into();
+    let parts = ["fd00::8000:0:0:0", "up to 2^63", "near the beginning of the subnet"];
+    site.fails("ADD", "c1", 101, &parts);
+    assert!(site.desk.objects().pools().is_empty());
+}
