@@ -8,7 +8,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod example;
+mod deployed;
 mod nodes;
 mod pods;
 mod verbs;

@@ -173,3 +173,20 @@ fn reap_releases_what_lost_its_namespace_and_leaves_the_leases_of_other_nodes() 
     assert_eq!(desk.objects().reservations().len(), 1);
     assert_eq!(nodes[0].world.state_of("c1"), "none");
 }
+
+#[test]
+fn a_failed_add_of_a_pod_that_moves_leaves_nothing_after_its_del() {
+    let desk = desk(Release::V094);
+    let nodes = [(); 2].map(|()| Node::new(&desk));
+    let networks = nodes.each_ref().map(|node| node.network(&["10.1.0.0/24", "fd00:1::/64"]));
+    let [before, after] = ["c1", "c2"].map(|container| Interface::of(container, "eth0"));
+    nodes[0].add(before, &networks[0]);
+    nodes[1].world.full("ipam-da-full");
+    let mut failing = networks[1].clone();
+    failing["ipam"]["delegates"].as_array_mut().unwrap().push("ipam-da-full".into());
+    assert_eq!(nodes[1].call("ADD", after, &failing).failure().0, 100);
+    desk.objects().assert_consistent();
+    nodes[1].call("DEL", after, &failing).success();
+    nodes[0].call("DEL", before, &networks[0]).success();
+    assert_empty(&desk);
+}

@@ -1,11 +1,11 @@
-//! The example of a network, through Debian's bridge plugin.
+//! The example of a network, and the definitions that are shipped.
 
 use ipam_testkit::bridge::{BridgeHost, Pod, addresses};
 use ipam_testkit::doorway::Doorway;
 use ipam_testkit::whereabouts::Crds;
 
 use crate::common::Desk;
-use crate::{Node, assert_empty, holders, ip};
+use crate::{Interface, Node, assert_empty, holders, ip};
 
 #[test]
 fn the_example_connects_pods_over_both_families() {
@@ -49,5 +49,28 @@ fn the_example_connects_pods_over_both_families() {
     assert_eq!(host.ports("pod0"), 0);
     assert_eq!(addresses(&add(&pods[1]), "address"), held[0].map(ip));
     host.call("DEL", &pods[1], &network).success();
+    assert_empty(&desk);
+}
+
+#[test]
+fn a_pod_that_moves_keeps_its_addresses_without_reservations() {
+    let desk = Desk::new(Crds::shipped);
+    let nodes = [(); 2].map(|()| Node::new(&desk));
+    let networks = nodes.each_ref().map(|node| {
+        let mut network = node.network(&["10.1.0.0/24", "fd00:1::/64"]);
+        network["ipam"]["kube"]["overlapCheck"] = false.into();
+        network
+    });
+    let [before, after] = ["c1", "c2"].map(|container| Interface::of(container, "eth0"));
+    let given = nodes[0].add(before, &networks[0]);
+    assert_eq!(nodes[1].add(after, &networks[1]), given);
+    assert!(holders(&desk).values().all(|holder| holder == "c2/eth0"), "{:?}", holders(&desk));
+    let moved = desk.objects().pools();
+    for _ in 0..2 {
+        nodes[0].call("DEL", before, &networks[0]).success();
+    }
+    nodes[0].collect(&networks[0]);
+    assert_eq!(desk.objects().pools(), moved);
+    nodes[1].call("DEL", after, &networks[1]).success();
     assert_empty(&desk);
 }
