@@ -5,7 +5,7 @@
 //!   confirms the leases that stay.
 //! - DEL: `view` shows the leases of the record without a request; `commit` releases them
 //!   (`release`). If they have changed, `view` reads the pools, and `commit` comes again.
-//! - GC, release and lists: `scan` shows entries, `remove` releases them.
+//! - GC, release and lists: `scan` shows entries, `remove` releases them (`release`).
 
 use std::ops::ControlFlow;
 
@@ -16,7 +16,7 @@ use ipam_kit::{Request, Result};
 
 use crate::commit::commit;
 use crate::config::{KEYS, KubeConfig};
-use crate::pools_token::{HeldLease, PoolsToken};
+use crate::pools_token::PoolsToken;
 use crate::session::LeaseSession;
 use crate::view::view;
 
@@ -61,23 +61,7 @@ impl Ledger for IpPools {
     }
 
     fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
-        let leases: Vec<HeldLease> = entries.iter().filter_map(HeldLease::of_entry).collect();
-        let ended = self.session.release(&leases)?;
-        let mut removed = Vec::new();
-        for entry in entries {
-            let address = entry.lease.address.addr();
-            let Some(holder) = &entry.holder else { continue };
-            if ended.changed.contains(&address) {
-                continue;
-            }
-            if let Some(ifname) = &holder.ifname {
-                self.session.memory.forget_owner(&holder.container, ifname);
-            }
-            if !ended.gone.contains(&address) {
-                removed.push(entry.clone());
-            }
-        }
-        Ok(removed)
+        self.session.remove(entries)
     }
 
     fn scan(

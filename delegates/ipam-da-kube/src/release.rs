@@ -6,8 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use ipam_kit::Result;
-use ipam_kit::allocate::removal::may_be_held;
+use ipam_kit::allocate::ledger::Entry;
+use ipam_kit::allocate::removal::{may_be_held, removed_unless_failed};
+use ipam_kit::{Error, Result};
 use ipnet::IpNet;
 
 use crate::lease_mark::ReservationMark;
@@ -25,13 +26,16 @@ const TRIES: usize = 8;
 /// of which each entry takes up to four.
 const LARGEST: usize = 1000;
 
-/// The leases that a release found in another state. All others are released.
+/// The leases that a release did not release. All others are released.
 #[derive(Debug, Default)]
 pub(crate) struct Unreleased {
     /// Another call has confirmed or taken them.
     pub(crate) changed: BTreeSet<IpAddr>,
     /// They were released before.
     pub(crate) gone: BTreeSet<IpAddr>,
+    /// Their release failed.
+    failed: BTreeSet<IpAddr>,
+    errors: Vec<Error>,
 }
 
 /// The outcome of the removal of one object.
@@ -48,30 +52,73 @@ impl LeaseSession {
     /// Releases leases, each if it is in the state that was seen.
     ///
     /// # Errors
-    /// The outcome of a change is unknown.
+    /// Some could not be released, or the outcome is unknown. The others are released.
     pub(crate) fn release(&mut self, leases: &[HeldLease]) -> Result<Unreleased> {
-        let mut ended = Unreleased::default();
+        let mut unreleased = self.try_release(leases);
+        Error::join(std::mem::take(&mut unreleased.errors))?;
+        Ok(unreleased)
+    }
+
+    /// Removes entries that a scan showed, and returns those removed.
+    ///
+    /// # Errors
+    /// Some could not be removed. The others are, which the error says.
+    pub(crate) fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
+        let leases: Vec<HeldLease> = entries.iter().filter_map(HeldLease::of_entry).collect();
+        let Unreleased { changed, gone, failed, errors } = self.try_release(&leases);
+        let mut removed = Vec::new();
+        for entry in entries {
+            let address = entry.lease.address.addr();
+            let Some(holder) = &entry.holder else { continue };
+            if changed.contains(&address) || failed.contains(&address) {
+                continue;
+            }
+            if let Some(ifname) = &holder.ifname {
+                self.memory.forget_owner(&holder.container, ifname);
+            }
+            if !gone.contains(&address) {
+                removed.push(entry.clone());
+            }
+        }
+        removed_unless_failed(removed, errors)
+    }
+
+    /// Releases leases. After an error the others are still tried.
+    fn try_release(&mut self, leases: &[HeldLease]) -> Unreleased {
+        let mut unreleased = Unreleased::default();
         let mut pools: BTreeMap<IpNet, Vec<HeldLease>> = BTreeMap::new();
         for lease in leases {
             let removed = match &lease.mark.reservation {
-                Some(seen) => self.delete_reservation(lease.address(), seen)?,
-                None => Removed::Gone,
+                Some(seen) => self.delete_reservation(lease.address(), seen),
+                None => Ok(Removed::Gone),
             };
             match removed {
-                Removed::Done => {}
-                Removed::Gone => drop(ended.gone.insert(lease.address())),
-                Removed::Changed => drop(ended.changed.insert(lease.address())),
+                Ok(Removed::Done) => {}
+                Ok(Removed::Gone) => drop(unreleased.gone.insert(lease.address())),
+                Ok(Removed::Changed) => {
+                    unreleased.changed.insert(lease.address());
+                    continue;
+                }
+                Err(error) => {
+                    unreleased.failed.insert(lease.address());
+                    unreleased.errors.push(error);
+                    continue;
+                }
             }
-            if lease.in_pool && removed != Removed::Changed {
+            if lease.in_pool {
                 pools.entry(lease.subnet).or_default().push(lease.clone());
             }
         }
         for (subnet, leases) in pools {
             for part in leases.chunks(LARGEST) {
-                self.remove_entries(subnet, part.to_vec(), &mut ended)?;
+                let mut left = part.to_vec();
+                if let Err(error) = self.remove_entries(subnet, &mut left, &mut unreleased) {
+                    unreleased.failed.extend(left.iter().map(HeldLease::address));
+                    unreleased.errors.push(error);
+                }
             }
         }
-        Ok(ended)
+        unreleased
     }
 
     /// Deletes a reservation that is in a certain state.
@@ -98,26 +145,27 @@ impl LeaseSession {
         Err(may_be_held([address]))
     }
 
-    /// Removes entries of a pool. `ended` has those without a reservation as gone.
+    /// Removes entries of a pool. `unreleased` has those without a reservation as gone. After an
+    /// error, `left` has those that may remain.
     fn remove_entries(
         &mut self,
         subnet: IpNet,
-        mut left: Vec<HeldLease>,
-        ended: &mut Unreleased,
+        left: &mut Vec<HeldLease>,
+        unreleased: &mut Unreleased,
     ) -> Result<()> {
         let name = self.pool_of(subnet);
         let _turn = self.locks.take(&BTreeSet::from([name.clone()]));
         let mut is_unknown = false;
         for _ in 0..TRIES {
             let mut patch = Patch::default();
-            for lease in &left {
+            for lease in &*left {
                 patch.remove_entry(&lease.key(), &expected(lease));
             }
             match self.store.patch_pool_quietly(&name, &patch)? {
                 Outcome::Done(head) => {
                     self.memory.remember_pool(&name, &head.metadata);
-                    for lease in &left {
-                        ended.gone.remove(&lease.address());
+                    for lease in &*left {
+                        unreleased.gone.remove(&lease.address());
                     }
                     return Ok(());
                 }
@@ -130,21 +178,22 @@ impl LeaseSession {
             left.retain_mut(|lease| match compare(&pool, lease) {
                 Present::Same => true,
                 Present::Gone => {
-                    if !ended.gone.contains(&lease.address()) {
+                    if !unreleased.gone.contains(&lease.address()) {
                         given_on.extend(next_of_pod(&pool, lease).map(|e| (lease.address(), e)));
                     }
                     if is_unknown {
-                        ended.gone.remove(&lease.address());
+                        unreleased.gone.remove(&lease.address());
                     }
                     false
                 }
                 Present::Changed => {
-                    ended.changed.insert(lease.address());
+                    unreleased.changed.insert(lease.address());
                     false
                 }
             });
             for (address, entry) in given_on {
-                self.reserve_again(address, &entry)?;
+                let reserved = self.reserve_again(address, &entry);
+                unreleased.errors.extend(reserved.err());
             }
             if left.is_empty() {
                 return Ok(());

@@ -12,13 +12,24 @@ const RESERVATION_VERBS: [&str; 5] = ["get", "list", "create", "patch", "delete"
 
 /// A site whose login has all rights but one, and the rule that an error names.
 fn lacking(resource: &str, verb: &str) -> (Site, String) {
+    lacking_except(resource, verb, &[])
+}
+
+/// The same, with the lacking right to objects of these names.
+fn lacking_except(resource: &str, verb: &str, names: &[&str]) -> (Site, String) {
     let site = Site::new();
     let rule = |own: &str, verbs: &[&str]| {
         let verbs: Vec<&&str> = verbs.iter().filter(|of| own != resource || **of != verb).collect();
         json!({"apiGroups": ["whereabouts.cni.cncf.io"], "resources": [own], "verbs": verbs})
     };
     let login = site.desk.served.user();
-    let rules = json!([rule("ippools", &POOL_VERBS), rule(RESERVATIONS, &RESERVATION_VERBS)]);
+    let mut rules = json!([rule("ippools", &POOL_VERBS), rule(RESERVATIONS, &RESERVATION_VERBS)]);
+    if !names.is_empty() {
+        let mut except = rule(resource, &[]);
+        except["resourceNames"] = json!(names);
+        except["verbs"] = json!([verb]);
+        rules.as_array_mut().unwrap().push(except);
+    }
     // It is taken away with the server.
     let _ = site.desk.served.allow_in(&site.desk.namespace, &login, &rules);
     site.desk.log_in(&login);
@@ -117,6 +128,21 @@ fn a_call_that_lacks_a_right_to_reservations_names_the_rule() {
             }
         }
     }
+}
+
+#[test]
+fn a_gc_that_may_not_release_all_leases_releases_the_others_and_names_them() {
+    let (site, rule) = lacking_except(RESERVATIONS, "delete", &["10.1.2.3"]);
+    for container in ["c1", "c2", "c3"] {
+        site.add(container);
+    }
+    site.desk.age(std::time::Duration::from_secs(7200));
+    let outcome = site.gc(&[]);
+    site.assert_failure(outcome, 103, &["released only 10.1.2.3: ", &rule]);
+    let held = ["10.1.2.0-24 2 c1", "10.1.2.0-24 4 c3", "10.1.2.2 c1", "10.1.2.4 c3"];
+    assert_eq!(site.desk.held(), held);
+    as_admin(&site, || site.gc(&[]).ended_well());
+    assert_eq!(site.desk.held(), [""; 0]);
 }
 
 #[test]
