@@ -103,6 +103,13 @@ impl<'a> Claiming<'a> {
                 Confirmed::Unknown => return Ok(Claimed::Unknown),
             }
         }
+        if !choices.is_empty() && !self.session.names_owners() {
+            let leases = choices.iter().map(|choice| {
+                let mark = self.session.new_mark();
+                choice.claim.lease(choice.address, mark.to_json())
+            });
+            self.session.memory.doubt_owner(self.owner, leases.collect());
+        }
         let subnets: BTreeSet<IpNet> = choices.iter().map(|choice| choice.subnet).collect();
         let mut entered: Vec<&ChosenAddress<'_>> = Vec::new();
         for subnet in subnets {
@@ -329,6 +336,11 @@ impl LeaseSession {
             text: None,
             kept: !self.overlap_check && self.memory.keeps_mark().unwrap_or_default(),
         }
+    }
+
+    /// Returns whether an entry alone shows whose it is, as an earlier answer has shown.
+    fn names_owners(&self) -> bool {
+        self.memory.keeps_ifname() == Some(true)
     }
 
     /// Returns whether an earlier answer has shown what the CRD keeps of an entry.

@@ -37,8 +37,16 @@ pub(crate) fn commit(
         Claimed::Unknown => return Ok(Commit::Unknown),
     };
     let mut kept = Vec::new();
+    if !change.keep.is_empty() {
+        session.memory.doubt_owner(owner, Vec::new());
+    }
     for lease in &change.keep {
-        let Some(seen) = held_of(lease) else { continue };
+        let Some(mut seen) = held_of(lease) else { continue };
+        // The entry comes first: what a kill leaves is the owner's by the entry.
+        if session.overlap_check && !session.inherit(owner, &mut seen)? {
+            session.withdraw(&claimed)?;
+            return Ok(Commit::Lost { taken: Vec::new(), view: None });
+        }
         match session.confirm(owner, &seen)? {
             Confirmed::Done(mark) => {
                 kept.push(Lease { revision: mark.to_json(), ..lease.clone() });
@@ -72,6 +80,18 @@ impl LeaseSession {
         // A note may have shown an earlier state.
         self.trusts_notes &= matches!(confirmed, Confirmed::Done(_));
         Ok(confirmed)
+    }
+
+    /// Writes the id of the owner into an entry of its pod's earlier sandbox; false if the entry has
+    /// changed.
+    fn inherit(&mut self, owner: &Owner, seen: &mut HeldLease) -> Result<bool> {
+        if seen.id == owner.container.as_str() {
+            return Ok(true);
+        }
+        let stamp = OwnerStamp::of(owner, seen.subnet, &self.pod.uid, now(), now());
+        let is_replaced = self.replace_id(&stamp, seen)?;
+        seen.id = stamp.container;
+        Ok(is_replaced)
     }
 
     fn confirm_as_seen(&mut self, owner: &Owner, seen: &HeldLease) -> Result<Confirmed> {

@@ -68,6 +68,10 @@ pub(crate) struct OwnerNote {
     pub(crate) taken: u64,
     pub(crate) confirmed: u64,
     pub(crate) leases: Vec<Lease>,
+    /// Whether a call was about to change the leases: the note says which addresses may be the
+    /// owner's, and nothing about their state.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) unsure: bool,
 }
 
 /// The notes of owners with their interfaces, by container and address.
@@ -199,9 +203,29 @@ impl KubeMemory {
 
     /// Remembers the leases of an owner.
     pub(crate) fn remember_owner(&self, owner: &Owner, taken: u64, leases: Vec<Lease>) {
+        let node = owner.scope.node.clone();
+        let note = OwnerNote { node, taken, confirmed: now(), leases, unsure: false };
+        self.write_owner(owner, &note);
+    }
+
+    /// Makes the note of an owner unsure before its leases change, and adds these to it: a call that
+    /// is killed leaves no note of an earlier state.
+    pub(crate) fn doubt_owner(&self, owner: &Owner, more: Vec<Lease>) {
+        let before = self.owner(owner).filter(|note| note.node == owner.scope.node);
+        let note = before.unwrap_or_else(|| OwnerNote {
+            node: owner.scope.node.clone(),
+            taken: now(),
+            confirmed: now(),
+            leases: Vec::new(),
+            unsure: true,
+        });
+        let leases = note.leases.iter().cloned().chain(more).collect();
+        self.write_owner(owner, &OwnerNote { leases, unsure: true, ..note });
+    }
+
+    fn write_owner(&self, owner: &Owner, note: &OwnerNote) {
         let path = self.owner_file(owner.container.as_str(), owner.ifname.as_str());
-        let note = OwnerNote { node: owner.scope.node.clone(), taken, confirmed: now(), leases };
-        let text = serde_json::to_vec(&note).unwrap_or_default();
+        let text = serde_json::to_vec(note).unwrap_or_default();
         let write = || replace_own(&path, &beside(&path, "#new"), 0o600, &text);
         let written = match write() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -89,7 +89,7 @@ impl<'a> OwnerSearch<'a> {
         }
         let is_named = match &seen.allocation.ifname {
             Some(ifname) if ifname != self.owner.ifname.as_str() => return Ok(Verdict::Foreign),
-            ifname => ifname.is_some(),
+            ifname => ifname.is_some() || self.is_noted(seen.address),
         };
         // A release reads the present state, which others may have changed since the note.
         if !(self.need == Need::Proof && self.reads_reservations())
@@ -142,11 +142,19 @@ impl<'a> OwnerSearch<'a> {
         if note.node != self.owner.scope.node {
             return Some(Verdict::Foreign);
         }
-        let mark = LeaseMark::of(lease)?;
+        let mark = LeaseMark::of(lease).filter(|_| !note.unsure)?;
         let is_of_namespace = mark.namespace == self.session.store.namespace();
         let is_same = seen.allocation.mark.is_none() || seen.allocation.mark == mark.text;
         (is_of_namespace && is_same)
             .then(|| Verdict::Own(Box::new(self.held(seen, mark, Some(note.taken)))))
+    }
+
+    /// Returns whether this node has noted that an address may be the owner's.
+    fn is_noted(&self, address: IpAddr) -> bool {
+        self.note.as_ref().is_some_and(|note| {
+            note.node == self.owner.scope.node
+                && note.leases.iter().any(|lease| lease.address.addr() == address)
+        })
     }
 
     /// Judges an entry of another container: the lease of an earlier sandbox of the same pod is the

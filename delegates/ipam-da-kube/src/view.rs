@@ -73,6 +73,7 @@ fn guess(session: &LeaseSession, query: &ViewQuery<'_>) -> Option<View<PoolsToke
     }
     let note = session.memory.owner(query.owner)?;
     let has_all = note.node == query.owner.scope.node
+        && !note.unsure
         && note.leases.len() == query.known.len()
         && note.leases.iter().all(|noted| {
             let mut known = query.known.iter();

@@ -4,6 +4,8 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod node;
+pub mod relay;
+pub mod site;
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;

@@ -1,0 +1,112 @@
+//! A relay in plain HTTP to an API server, which can end, answer and edit requests.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use ipam_testkit::kube::Client;
+
+/// A request on its way.
+pub struct Ask {
+    pub method: String,
+    /// Path and query.
+    pub target: String,
+    pub body: String,
+}
+
+/// What becomes of a request.
+pub enum Fate {
+    /// It is passed on, as it is now.
+    Pass,
+    /// The client gets this status and body.
+    Answer(u16, String),
+    /// The connection ends without a word.
+    End,
+    /// It is passed on, and this is called in place of an answer.
+    Lose(Box<dyn FnOnce() + Send>),
+}
+
+type Decide = Arc<dyn Fn(&mut Ask) -> Fate + Send + Sync>;
+
+/// Passes requests on by a client of its own. It ends with the test's process.
+pub struct Relay {
+    address: SocketAddr,
+    decide: Arc<Mutex<Decide>>,
+}
+
+impl Relay {
+    pub fn to(client: &Client) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let decide: Arc<Mutex<Decide>> = Arc::new(Mutex::new(Arc::new(|_| Fate::Pass)));
+        let (client, its) = (client.clone(), decide.clone());
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (client, decide) = (client.clone(), its.clone());
+                thread::spawn(move || serve(stream, &client, &decide));
+            }
+        });
+        Self { address, decide }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Asks this about each request from now on.
+    pub fn decide(&self, decide: impl Fn(&mut Ask) -> Fate + Send + Sync + 'static) {
+        *self.decide.lock().unwrap() = Arc::new(decide);
+    }
+
+    /// Passes all requests on from now on.
+    pub fn pass(&self) {
+        self.decide(|_| Fate::Pass);
+    }
+}
+
+/// Serves a connection to its end.
+fn serve(mut stream: TcpStream, client: &Client, decide: &Mutex<Decide>) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    stream.set_nodelay(true).unwrap();
+    while let Some(mut ask) = read(&mut reader) {
+        let decide = decide.lock().unwrap().clone();
+        let fate = decide(&mut ask);
+        let passed = || client.ask(&ask.method, &ask.target, ask.body.as_bytes());
+        let (status, body) = match fate {
+            Fate::Pass => {
+                let answer = passed();
+                (answer.status, answer.text())
+            }
+            Fate::Answer(status, body) => (status, body),
+            Fate::End => return,
+            Fate::Lose(then) => {
+                passed();
+                return then();
+            }
+        };
+        let head = format!(
+            "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        // A client that was killed reads nothing.
+        if stream.write_all((head + &body).as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+fn read(reader: &mut impl BufRead) -> Option<Ask> {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if reader.read_line(&mut head).ok()? == 0 {
+            return None;
+        }
+    }
+    let length = |line: &str| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok();
+    let mut body = vec![0; head.lines().find_map(length).unwrap_or(0)];
+    reader.read_exact(&mut body).ok()?;
+    let mut words = head.split(' ').map(str::to_owned);
+    let [method, target] = [(); 2].map(|()| words.next().unwrap());
+    Some(Ask { method, target, body: String::from_utf8(body).unwrap() })
+}

@@ -1,0 +1,166 @@
+//! Two nodes of a cluster. The first reaches the API server through a relay.
+
+use std::path::Path;
+use std::process::Command;
+
+use ipam_testkit::kube::{Kube, Kubeconfig};
+use ipam_testkit::whereabouts::{API, Crds, Held, RESERVATIONS, reservation_name};
+use ipam_testkit::world::{Outcome, World, binary, start, wait};
+use serde_json::{Value, json};
+
+use super::Desk;
+use super::relay::Relay;
+
+/// What a site is made of.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    pub crds: fn(&Kube) -> Crds,
+    pub overlap_check: bool,
+    pub ranges: &'static [&'static str],
+    /// Whether the chain calls the program.
+    pub is_chain: bool,
+}
+
+pub struct Site {
+    pub plan: Plan,
+    pub desk: Desk,
+    pub relay: Relay,
+    worlds: [World; 2],
+}
+
+/// The nodes.
+#[derive(Clone, Copy)]
+pub enum On {
+    /// The one with the relay.
+    First,
+    Second,
+}
+
+/// A delegate after ours that fails, so that ours is undone.
+const FAILING: &str = "ipam-da-zz";
+
+impl Site {
+    pub fn new(plan: Plan) -> Self {
+        let desk = Desk::new(plan.crds);
+        let relay = Relay::to(&desk.client);
+        let worlds = [World::new(), World::new()];
+        for world in &worlds {
+            world.install(&binary("ipam-ds-static"));
+            world.install(Path::new(env!("CARGO_BIN_EXE_ipam-da-kube")));
+            let script =
+                "[ $CNI_COMMAND != ADD ] || { printf '{\"code\":100,\"msg\":\"full\"}'; exit 1; }";
+            world.delegate(FAILING, script);
+            let more = json!({"contexts": [{"context": {"namespace": desk.namespace}}]});
+            let kubeconfig = Kubeconfig::of(&desk.served, &desk.login).more(&more);
+            kubeconfig.write(&world.path("kubeconfig"));
+        }
+        let site = Self { plan, desk, relay, worlds };
+        let more = json!({"contexts": [{"context": {"namespace": site.desk.namespace}}]});
+        Kubeconfig::of(&site.desk.served, &site.desk.login)
+            .server(&site.relay.url())
+            .authority(None)
+            .more(&more)
+            .write(&site.worlds[0].path("kubeconfig"));
+        site
+    }
+
+    /// The network of a node, as a runtime sends it.
+    pub fn network(&self, on: On) -> Value {
+        let world = &self.worlds[on as usize];
+        let Plan { overlap_check, ranges, is_chain, .. } = self.plan;
+        let mut network = world.network(json!(["ipam-ds-static", "ipam-da-kube"]));
+        let ipam = network["ipam"].as_object_mut().unwrap();
+        if !is_chain {
+            ipam.remove("delegates");
+            ipam["type"] = "ipam-da-kube".into();
+        }
+        let sets: Vec<Value> = ranges.iter().map(|range| json!([{"subnet": range}])).collect();
+        ipam.insert("ranges".to_owned(), sets.into());
+        ipam.insert(
+            "kube".to_owned(),
+            json!({
+                "kubeconfig": world.path("kubeconfig"),
+                "overlapCheck": overlap_check,
+                "timeout": "20s",
+            }),
+        );
+        network
+    }
+
+    /// The network of the first node, whose chain fails after our delegate.
+    pub fn failing(&self) -> Value {
+        let mut network = self.network(On::First);
+        network["ipam"]["delegates"] = json!(["ipam-ds-static", "ipam-da-kube", FAILING]);
+        network
+    }
+
+    pub fn command(&self, on: On, verb: &str, container: &str) -> Command {
+        let world = &self.worlds[on as usize];
+        match self.plan.is_chain {
+            true => world.command(verb, container),
+            false => {
+                world.command_of(Path::new(env!("CARGO_BIN_EXE_ipam-da-kube")), verb, container)
+            }
+        }
+    }
+
+    pub fn call(&self, on: On, verb: &str, container: &str) -> Outcome {
+        wait(start(self.command(on, verb, container), &self.network(on)))
+    }
+
+    /// Makes the reservation of an address, as another program does.
+    pub fn reserve(&self, address: &str) {
+        let name = reservation_name("", address.parse().unwrap());
+        self.desk.client.create(&json!({
+            "apiVersion": API, "kind": "OverlappingRangeIPReservation",
+            "metadata": {"namespace": self.desk.namespace, "name": name},
+            "spec": {"podref": "a/b", "containerid": "foreign", "ifname": "eth0"},
+        }));
+    }
+
+    /// Removes what [`Site::reserve`] has made.
+    pub fn unreserve(&self, address: &str) {
+        let name = reservation_name("", address.parse().unwrap());
+        self.desk.client.delete(&self.desk.objects().path(RESERVATIONS, &name));
+    }
+
+    /// Fails unless the objects say that a container holds these addresses and no others.
+    #[track_caller]
+    pub fn assert_holds(&self, container: &str, addresses: &[String]) {
+        let objects = self.desk.objects();
+        let bare = |address: &String| address.split('/').next().unwrap().to_owned();
+        let mut expected: Vec<String> = addresses.iter().map(bare).collect();
+        expected.sort();
+        let own = |held: Held| (held.entry.id == container).then(|| held.address.to_string());
+        let mut entries: Vec<String> = objects.held().into_iter().filter_map(own).collect();
+        entries.sort();
+        assert_eq!(entries, expected, "entries of {container}: {:?}", objects.held());
+        let is_own = |object: &Value| {
+            let spec = &object["spec"]["containerid"];
+            let ours = &object["metadata"]["annotations"]["ipam-delegated/container"];
+            spec == container || ours == container
+        };
+        let reservations = objects.reservations();
+        let mut names: Vec<&String> = reservations
+            .iter()
+            .filter(|(_, object)| is_own(object))
+            .map(|(name, _)| name)
+            .collect();
+        names.sort();
+        let name = |address: &String| reservation_name("", address.parse().unwrap());
+        let mut expected: Vec<String> = match self.plan.overlap_check {
+            true => expected.iter().map(name).collect(),
+            false => Vec::new(),
+        };
+        expected.sort();
+        assert!(names.iter().copied().eq(&expected), "{container} {expected:?}: {reservations:?}");
+    }
+
+    /// Fails unless the objects say that nothing is held.
+    #[track_caller]
+    pub fn assert_empty(&self) {
+        let objects = self.desk.objects();
+        assert_eq!(objects.held(), []);
+        assert_eq!(objects.reservations().len(), 0, "{:?}", objects.reservations());
+    }
+}
