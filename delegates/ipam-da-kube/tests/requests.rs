@@ -1,0 +1,161 @@
+//! The requests of each call, as the server has counted them: none is sent but those.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::Desk;
+use common::node::{Node, v094};
+use ipam_testkit::kube::{Grant, Kube, Login, Request};
+use ipam_testkit::node::{addresses, at_once, given};
+use ipam_testkit::whereabouts::{Crds, collection};
+use serde_json::{Value, json};
+
+/// A desk, and the user whose requests count.
+struct Counter {
+    desk: Desk,
+    user: Login,
+    _rights: Grant<'static>,
+}
+
+const GET: &str = "get ippools/10.1.2.0-24 200";
+const GET_MISSING: &str = "get ippools/10.1.2.0-24 404";
+const PATCH: &str = "patch ippools/10.1.2.0-24 200";
+const LIST: &str = "list ippools 200";
+const MAKE: &str = "create ippools 201";
+const RESERVE: &str = "create overlappingrangeipreservations 201";
+
+impl Counter {
+    fn new(crds: fn(&Kube) -> Crds) -> Self {
+        let desk = Desk::new(crds);
+        let kube = desk.served.kube();
+        let user = kube.user();
+        // Those of deploy/rbac.yaml.
+        let group = json!(["whereabouts.cni.cncf.io"]);
+        let rules = json!([
+            {"apiGroups": group, "resources": ["ippools"],
+             "verbs": ["get", "list", "create", "patch"]},
+            {"apiGroups": group, "resources": ["overlappingrangeipreservations"],
+             "verbs": ["get", "list", "create", "patch", "delete"]},
+        ]);
+        let rights = kube.allow_in(&desk.namespace, &user, &rules);
+        desk.log_in(&user);
+        Self { desk, user, _rights: rights }
+    }
+
+    fn node(&self, name: &str) -> Node {
+        Node::of(&self.desk).named(name).with("timeout", "20s")
+    }
+
+    /// The requests that are sent while something is done, as `VERB OBJECT CODE`.
+    #[track_caller]
+    fn during(&self, done: impl FnOnce()) -> Vec<String> {
+        let kube = self.desk.served.kube();
+        let before = kube.requests_of(&self.user.user).len();
+        done();
+        let sent = kube.requests_of(&self.user.user).split_off(before);
+        sent.iter().map(|request| self.line(request)).collect()
+    }
+
+    fn line(&self, request: &Request) -> String {
+        let Request { verb, path, code, .. } = request;
+        let (path, _) = path.split_once('?').unwrap_or((path, ""));
+        let root = collection(&self.desk.namespace, "");
+        format!("{verb} {} {code}", path.strip_prefix(&root).unwrap_or(path))
+    }
+
+    #[track_caller]
+    fn assert_sends(&self, expected: &[&str], done: impl FnOnce()) {
+        assert_eq!(self.during(done), expected);
+    }
+}
+
+fn reservation(verb: &str, address: &str) -> String {
+    format!("{verb} overlappingrangeipreservations/{address} 200")
+}
+
+#[test]
+fn with_reservations() {
+    let counter = Counter::new(v094);
+    let (node, other) = (counter.node("node-1"), counter.node("node-2"));
+    counter.assert_sends(&[LIST, GET_MISSING, MAKE, RESERVE], || drop(node.add("first")));
+    let mut result = Value::Null;
+    counter.assert_sends(&[GET, PATCH, RESERVE], || result = node.add("c1"));
+    let address = addresses(&result).swap_remove(0);
+    let confirm = reservation("patch", &address);
+    counter.assert_sends(&[GET, &confirm], || result = node.add("c1"));
+    counter.assert_sends(&[GET], || drop(node.check("c1", &result).success()));
+    let delete = reservation("delete", &address);
+    counter.assert_sends(&[&delete, PATCH], || drop(node.del_known("c1", &result).success()));
+    // What is left to release, if anything, the pool shows.
+    counter.assert_sends(&[GET], || node.del("c1"));
+    counter.assert_sends(&[GET], || node.del("unknown"));
+    // Another node meets the pool, and takes the address that is free.
+    counter.assert_sends(&[LIST, GET, PATCH, RESERVE], || drop(other.add("c2")));
+    counter.assert_sends(&[GET, &delete, PATCH], || other.del("c2"));
+    let ready = ["patch ippools/ipam-delegated-status 404"];
+    counter.assert_sends(&ready, || drop(node.call("STATUS", "").success()));
+}
+
+#[test]
+fn a_del_that_nothing_helps_lists_the_pools() {
+    let counter = Counter::new(v094);
+    let node = counter.node("node-1");
+    let result = node.add("c1");
+    let address = addresses(&result).swap_remove(0);
+    let (get, delete) = (reservation("get", &address), reservation("delete", &address));
+    let without_pools = Node { pools: json!([]), ..counter.node("node-1") };
+    counter.assert_sends(&[LIST], || without_pools.del("unknown"));
+    // It is another state folder, without a note.
+    counter.assert_sends(&[LIST, &get, &delete, PATCH], || without_pools.del("c1"));
+    assert_eq!(counter.desk.held(), [""; 0]);
+}
+
+#[test]
+fn without_reservations() {
+    let counter = Counter::new(Crds::shipped);
+    let node = counter.node("node-1").with("overlapCheck", false);
+    counter.assert_sends(&[GET_MISSING, MAKE], || drop(node.add("first")));
+    let mut result = Value::Null;
+    counter.assert_sends(&[GET, PATCH], || result = node.add("c1"));
+    counter.assert_sends(&[GET, PATCH], || result = node.add("c1"));
+    counter.assert_sends(&[GET], || drop(node.check("c1", &result).success()));
+    counter.assert_sends(&[PATCH], || drop(node.del_known("c1", &result).success()));
+    counter.assert_sends(&[GET, PATCH], || node.del("first"));
+}
+
+#[test]
+fn pools_that_overlap_are_read_along() {
+    let counter = Counter::new(v094);
+    let wide = counter.node("node-1").with_subnets(&["10.1.0.0/16"]);
+    wide.add("wide");
+    let node = counter.node("node-2");
+    let get_wide = "get ippools/10.1.0.0-16 200";
+    let first = [LIST, GET_MISSING, get_wide, MAKE, RESERVE];
+    counter.assert_sends(&first, || drop(node.add("c1")));
+    counter.assert_sends(&[GET, get_wide, PATCH, RESERVE], || drop(node.add("c2")));
+    // A node that knows both lists nothing.
+    counter.assert_sends(&[GET, get_wide, PATCH, RESERVE], || drop(node.add("c3")));
+}
+
+#[test]
+fn calls_at_once_send_no_more() {
+    let counter = Counter::new(v094);
+    let node = counter.node("node-1");
+    node.add("first");
+    const CALLS: usize = 20;
+    let sent = counter.during(|| at_once(CALLS, |number| drop(node.add(&format!("c{number}")))));
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    sent.iter().for_each(|line| *counts.entry(line).or_default() += 1);
+    assert_eq!(counts, BTreeMap::from([(GET, CALLS), (PATCH, CALLS), (RESERVE, CALLS)]));
+    let results: Vec<Value> = (0..CALLS).map(|number| node.add(&format!("c{number}"))).collect();
+    let sent = counter.during(|| {
+        at_once(CALLS, |number| {
+            let given = given(&results[number]);
+            node.call_with("DEL", &format!("c{number}"), &given).success();
+        });
+    });
+    assert_eq!(sent.len(), 2 * CALLS, "{sent:#?}");
+}
