@@ -9,6 +9,7 @@ pub mod site;
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -57,11 +58,9 @@ impl Desk {
         ipam
     }
 
-    /// Lets no call wait for its turn at a pool: the folder of the locks is a file.
+    /// Lets no call wait for its turn at a pool.
     pub fn end_turns(&self) {
-        let folder = self.folder.path().join("state/kube");
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).unwrap();
-        fs::write(folder.join("#locks"), "").unwrap();
+        end_turns(&self.folder.path().join("state"));
     }
 
     pub fn objects(&self) -> Objects {
@@ -72,6 +71,13 @@ impl Desk {
     pub fn age(&self, by: Duration) {
         age(&self.client, &self.namespace, by);
     }
+}
+
+/// Lets no call of a node wait for its turn at a pool: the folder of the locks is a file.
+pub fn end_turns(state: &Path) {
+    let folder = state.join("kube");
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).unwrap();
+    fs::write(folder.join("#locks"), "").unwrap();
 }
 
 /// Makes all leases of a namespace look older.

@@ -27,7 +27,10 @@ pub enum Fate {
     Lose(Box<dyn FnOnce() + Send>),
 }
 
-type Decide = Arc<dyn Fn(&mut Ask) -> Fate + Send + Sync>;
+type Decide = Arc<dyn Fn(&Ask) -> Fate + Send + Sync>;
+
+/// A bug of a client: it changes a request, or gives an answer of its own.
+pub type Bug = fn(&Client, &mut Ask) -> Option<(u16, String)>;
 
 /// Passes requests on by a client of its own. It ends with the test's process.
 pub struct Relay {
@@ -35,8 +38,14 @@ pub struct Relay {
     decide: Arc<Mutex<Decide>>,
 }
 
+/// The relay of a client without a bug.
+pub fn no_bug(_: &Client, _: &mut Ask) -> Option<(u16, String)> {
+    None
+}
+
 impl Relay {
-    pub fn to(client: &Client) -> Self {
+    /// A relay to the server of a client, with a bug.
+    pub fn to(client: &Client, bug: Bug) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let decide: Arc<Mutex<Decide>> = Arc::new(Mutex::new(Arc::new(|_| Fate::Pass)));
@@ -44,7 +53,7 @@ impl Relay {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (client, decide) = (client.clone(), its.clone());
-                thread::spawn(move || serve(stream, &client, &decide));
+                thread::spawn(move || serve(stream, &client, bug, &decide));
             }
         });
         Self { address, decide }
@@ -55,7 +64,7 @@ impl Relay {
     }
 
     /// Asks this about each request from now on.
-    pub fn decide(&self, decide: impl Fn(&mut Ask) -> Fate + Send + Sync + 'static) {
+    pub fn decide(&self, decide: impl Fn(&Ask) -> Fate + Send + Sync + 'static) {
         *self.decide.lock().unwrap() = Arc::new(decide);
     }
 
@@ -66,18 +75,20 @@ impl Relay {
 }
 
 /// Serves a connection to its end.
-fn serve(mut stream: TcpStream, client: &Client, decide: &Mutex<Decide>) {
+fn serve(mut stream: TcpStream, client: &Client, bug: Bug, decide: &Mutex<Decide>) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     stream.set_nodelay(true).unwrap();
     while let Some(mut ask) = read(&mut reader) {
         let decide = decide.lock().unwrap().clone();
-        let fate = decide(&mut ask);
-        let passed = || client.ask(&ask.method, &ask.target, ask.body.as_bytes());
-        let (status, body) = match fate {
-            Fate::Pass => {
-                let answer = passed();
+        let fate = decide(&ask);
+        let mut passed = || {
+            bug(client, &mut ask).unwrap_or_else(|| {
+                let answer = client.ask(&ask.method, &ask.target, ask.body.as_bytes());
                 (answer.status, answer.text())
-            }
+            })
+        };
+        let (status, body) = match fate {
+            Fate::Pass => passed(),
             Fate::Answer(status, body) => (status, body),
             Fate::End => return,
             Fate::Lose(then) => {

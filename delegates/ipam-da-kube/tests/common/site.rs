@@ -9,7 +9,7 @@ use ipam_testkit::world::{Outcome, World, binary, start, wait};
 use serde_json::{Value, json};
 
 use super::Desk;
-use super::relay::Relay;
+use super::relay::{Bug, Relay, no_bug};
 
 /// What a site is made of.
 #[derive(Clone, Copy)]
@@ -41,8 +41,13 @@ const FAILING: &str = "ipam-da-zz";
 
 impl Site {
     pub fn new(plan: Plan) -> Self {
+        Self::with_bug(plan, no_bug)
+    }
+
+    /// The same, whose first node has a bug.
+    pub fn with_bug(plan: Plan, bug: Bug) -> Self {
         let desk = Desk::new(plan.crds);
-        let relay = Relay::to(&desk.client);
+        let relay = Relay::to(&desk.client, bug);
         let worlds = [World::new(), World::new()];
         for world in &worlds {
             world.install(&binary("ipam-ds-static"));
@@ -104,6 +109,11 @@ impl Site {
         }
     }
 
+    /// Lets no call of the first node wait for its turn at a pool: the folder of the locks is a file.
+    pub fn end_turns(&self) {
+        super::end_turns(&self.worlds[0].path("state"));
+    }
+
     pub fn call(&self, on: On, verb: &str, container: &str) -> Outcome {
         wait(start(self.command(on, verb, container), &self.network(on)))
     }
@@ -127,6 +137,14 @@ impl Site {
     /// Fails unless the objects say that a container holds these addresses and no others.
     #[track_caller]
     pub fn assert_holds(&self, container: &str, addresses: &[String]) {
+        self.holds(container, addresses).unwrap();
+    }
+
+    /// Compares what the objects say that a container holds with these addresses.
+    ///
+    /// # Errors
+    /// What differs.
+    pub fn holds(&self, container: &str, addresses: &[String]) -> Result<(), String> {
         let objects = self.desk.objects();
         let bare = |address: &String| address.split('/').next().unwrap().to_owned();
         let mut expected: Vec<String> = addresses.iter().map(bare).collect();
@@ -134,26 +152,27 @@ impl Site {
         let own = |held: Held| (held.entry.id == container).then(|| held.address.to_string());
         let mut entries: Vec<String> = objects.held().into_iter().filter_map(own).collect();
         entries.sort();
-        assert_eq!(entries, expected, "entries of {container}: {:?}", objects.held());
+        if entries != expected {
+            return Err(format!("{container} has entries of {entries:?}, expected {expected:?}"));
+        }
         let is_own = |object: &Value| {
             let spec = &object["spec"]["containerid"];
             let ours = &object["metadata"]["annotations"]["ipam-delegated/container"];
             spec == container || ours == container
         };
-        let reservations = objects.reservations();
-        let mut names: Vec<&String> = reservations
-            .iter()
-            .filter(|(_, object)| is_own(object))
-            .map(|(name, _)| name)
-            .collect();
-        names.sort();
+        let mut reserved = objects.reservations();
+        reserved.retain(|_, object| is_own(object));
+        let reserved: Vec<String> = reserved.into_keys().collect();
         let name = |address: &String| reservation_name("", address.parse().unwrap());
         let mut expected: Vec<String> = match self.plan.overlap_check {
             true => expected.iter().map(name).collect(),
             false => Vec::new(),
         };
         expected.sort();
-        assert!(names.iter().copied().eq(&expected), "{container} {expected:?}: {reservations:?}");
+        match reserved == expected {
+            true => Ok(()),
+            false => Err(format!("{container} reserves {reserved:?}, expected {expected:?}")),
+        }
     }
 
     /// Fails unless the objects say that nothing is held.

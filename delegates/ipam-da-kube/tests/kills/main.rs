@@ -1,8 +1,11 @@
-//! Calls that are killed at a request: before the server has it, and after it has answered.
+//! Calls that are killed at a request: before the server has it, and after it has answered; and calls
+//! between which another makes its own, with bugs that these tests find.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod planted;
 
 use std::os::unix::process::CommandExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
