@@ -45,20 +45,25 @@ impl System {
         let runs = count("BENCH_RUNS", self.runs);
         println!("{runs} interleaved runs each; medians with quartiles, in milliseconds\n");
         let stage = Stage::new(build);
-        let results = self.measure(&stage, &held, runs);
+        let sites = (self.start)(&stage, &held);
+        let series = self.series(&stage, &sites, &held, runs);
         for table in self.tables {
-            println!("{}", table.of(&results.series));
+            println!("{}", table.of(&series));
         }
         println!(
             "bare processes: {}",
-            BARE.map(|name| format!("{name} {}", results.series[0].1[name])).join(", ")
+            BARE.map(|name| format!("{name} {}", series[0].1[name])).join(", ")
         );
-        for (held, rates) in &results.rates {
+        let mut rates = Vec::new();
+        for (site, held) in sites.iter().zip(&held).take(self.crowded) {
+            let now = self.rates(&**site);
             println!("\n{AT_A_TIME} at a time, {held} held, a second:");
-            for (name, rates) in rates {
+            for (name, rates) in &now {
                 println!("- {name}: {:.0}", rates.median());
             }
+            rates.push((*held, now));
         }
+        let results = Results { build, sites, series, rates };
         let rows = results.sites.last().unwrap().more(&stage);
         println!("\n| target | measured | |\n|---|---|---|");
         let targets = self.targets.iter().flat_map(|target| target.rows(&results));
@@ -77,8 +82,13 @@ impl System {
         }
     }
 
-    fn measure<'a>(&self, stage: &Stage<'a>, held: &[usize], runs: usize) -> Results<'a> {
-        let sites = (self.start)(stage, held);
+    fn series(
+        &self,
+        stage: &Stage<'_>,
+        sites: &[Box<dyn Site>],
+        held: &[usize],
+        runs: usize,
+    ) -> Vec<(usize, Series)> {
         let bare = stage.plugins("bare", &["hello"]).tool("hello", Vec::new());
         let mut series: Vec<_> = held.iter().map(|held| (*held, Series::new())).collect();
         let warm_up = count("BENCH_WARMUP", self.warm_up);
@@ -86,11 +96,9 @@ impl System {
             if round == warm_up {
                 series.iter_mut().for_each(|(_, series)| series.clear());
             }
-            self::round(round, &bare, &sites, &mut series);
+            self::round(round, &bare, sites, &mut series);
         }
-        let crowded = sites.iter().zip(held).take(self.crowded);
-        let rates = crowded.map(|(site, held)| (*held, self.rates(&**site))).collect();
-        Results { build: stage.build, sites, series, rates }
+        series
     }
 
     fn rates(&self, site: &dyn Site) -> Series {
