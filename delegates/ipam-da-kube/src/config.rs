@@ -53,7 +53,8 @@ pub(crate) struct KubeSite {
     pub(crate) names: ObjectNames,
     /// Whether each address has a reservation, which pools that overlap share.
     pub(crate) overlap_check: bool,
-    /// How long to go on after the first error, and to wait for other calls of this node.
+    /// How long to go on after the first error, and to wait for a call of this node that does not
+    /// end its turn.
     pub(crate) timeout: Duration,
 }
 

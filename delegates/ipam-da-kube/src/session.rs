@@ -70,9 +70,9 @@ impl LeaseSession {
             .or(namespace)
             .or_else(|| kube.namespace().map(str::to_owned))
             .unwrap_or_else(|| NAMESPACE.to_owned());
-        let patience = timeout.min(request.deadline.left() / 2);
+        let longest = request.deadline.left() / 2;
         Ok(Self {
-            locks: PoolLocks::new(&state, &namespace, patience),
+            locks: PoolLocks::new(&state, &namespace, timeout, longest),
             store: ObjectStore::new(kube, namespace),
             memory,
             names,
