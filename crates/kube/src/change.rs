@@ -3,7 +3,7 @@ use ipam_servers::Method;
 use super::refusal::ApiRefusal;
 use super::resource::Resource;
 
-/// Something to be changed.
+/// A change of one object.
 #[derive(Clone, Copy, Debug)]
 pub struct ApiChange<'a> {
     /// POST makes an object of the kind, PUT replaces the one that is named, PATCH carries out a JSON

@@ -1,8 +1,9 @@
 //! A small Kubernetes client: where the credentials come from, one request per question, no discovery
 //! and no watch.
 //!
-//! A delegate that asks Kubernetes depends on this package. [`CredentialsSource`] finds the credentials, [`Kube`]
-//! asks for any object, and [`own_node`] knows the node object of this machine:
+//! A delegate that asks Kubernetes depends on this package. [`CredentialsSource`] finds the
+//! credentials, [`Kube`] asks for any object, and [`own_node`] knows the node object of this
+//! machine:
 //!
 //! ```no_run
 //! use ipam_kit::{Request, Result};

@@ -54,8 +54,8 @@ fn prove(
     memory: &KubeMemory,
 ) -> Result<bool> {
     let known = known(request);
-    let leases = known.iter().filter_map(|lease| Some((lease, LeaseMark::of(lease)?)));
-    let Some((lease, mark)) = leases.into_iter().next() else { return Ok(false) };
+    let marked = known.iter().find_map(|lease| Some((lease, LeaseMark::of(lease)?)));
+    let Some((lease, mark)) = marked else { return Ok(false) };
     if recorded.is_some_and(|site| site.namespace.as_ref().is_some_and(|n| *n != mark.namespace)) {
         return Ok(false);
     }

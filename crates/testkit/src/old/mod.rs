@@ -1,4 +1,4 @@
-//! The plugins that `ipam-da-etcd` stands beside, played request by request.
+//! The plugins that the allocators of a cluster stand beside, played request by request.
 //!
 //! A player sends to a real server what the old program would have sent, in its order, so that a
 //! test can stop it between any two requests. What the programs do was read in their sources and
