@@ -97,6 +97,7 @@ impl<'a> Claiming<'a> {
             match self.take_over(choice)? {
                 Confirmed::Done(mark) => made.push(self.claimed(choice, mark)),
                 Confirmed::Lost => {
+                    drop(turns);
                     self.take_back(&made, &[])?;
                     return Ok(Claimed::Lost(Vec::new()));
                 }
@@ -110,26 +111,16 @@ impl<'a> Claiming<'a> {
             });
             self.session.memory.doubt_owner(self.owner, leases.collect());
         }
-        let subnets: BTreeSet<IpNet> = choices.iter().map(|choice| choice.subnet).collect();
-        let mut entered: Vec<&ChosenAddress<'_>> = Vec::new();
-        for subnet in subnets {
-            let of_pool: Vec<&ChosenAddress<'_>> =
-                choices.iter().filter(|choice| choice.subnet == subnet).collect();
-            let outcome = self.enter(subnet, &of_pool);
-            match outcome {
-                Ok(Outcome::Done(())) => entered.extend(of_pool),
-                Ok(Outcome::Unknown) => {
-                    self.session.unknown.extend(of_pool.iter().map(|choice| choice.address));
-                    return Ok(Claimed::Unknown);
-                }
-                Ok(Outcome::Lost | Outcome::Missing) => {
-                    self.take_back(&made, &entered)?;
-                    return Ok(Claimed::Lost(Vec::new()));
-                }
-                Err(error) => return Err(error.and(self.take_back(&made, &entered).err())),
+        let (entered, outcome) = self.enter_all(&choices, turns);
+        match outcome {
+            Ok(Outcome::Done(())) => {}
+            Ok(Outcome::Unknown) => return Ok(Claimed::Unknown),
+            Ok(Outcome::Lost | Outcome::Missing) => {
+                self.take_back(&made, &entered)?;
+                return Ok(Claimed::Lost(Vec::new()));
             }
+            Err(error) => return Err(error.and(self.take_back(&made, &entered).err())),
         }
-        drop(turns);
         for (done, choice) in entered.iter().enumerate() {
             match self.reserve(choice) {
                 Ok(Reserved::Own(mark)) => made.push(self.claimed(choice, mark)),
@@ -207,6 +198,28 @@ impl<'a> Claiming<'a> {
             }
             None => Ok(None),
         }
+    }
+
+    /// Adds the entries of all claims, pool by pool, and returns those that were added. The turns at
+    /// the pools end with it: a release takes them again.
+    fn enter_all<'c, 'p>(
+        &mut self,
+        choices: &'c [ChosenAddress<'p>],
+        _turns: Vec<File>,
+    ) -> (Vec<&'c ChosenAddress<'p>>, Result<Outcome<()>>) {
+        let subnets: BTreeSet<IpNet> = choices.iter().map(|choice| choice.subnet).collect();
+        let mut entered = Vec::new();
+        for subnet in subnets {
+            let of_pool: Vec<&ChosenAddress<'_>> =
+                choices.iter().filter(|choice| choice.subnet == subnet).collect();
+            let outcome = self.enter(subnet, &of_pool);
+            if let Ok(Outcome::Unknown) = outcome {
+                self.session.unknown.extend(of_pool.iter().map(|choice| choice.address));
+            }
+            let Ok(Outcome::Done(())) = outcome else { return (entered, outcome) };
+            entered.extend(of_pool);
+        }
+        (entered, Ok(Outcome::Done(())))
     }
 
     /// Adds entries to a pool, which is made if it is missing.

@@ -86,6 +86,10 @@ impl LeaseSession {
     /// Releases leases. After an error the others are still tried.
     fn try_release(&mut self, leases: &[HeldLease]) -> Unreleased {
         let mut unreleased = Unreleased::default();
+        let in_pools = leases.iter().filter(|lease| lease.in_pool);
+        let names = in_pools.map(|lease| self.pool_of(lease.subnet)).collect();
+        // Hundreds of containers of a drained node would meet at the server.
+        let _turns = self.locks.take(&names);
         let mut pools: BTreeMap<IpNet, Vec<HeldLease>> = BTreeMap::new();
         for lease in leases {
             let removed = match &lease.mark.reservation {
@@ -154,7 +158,6 @@ impl LeaseSession {
         unreleased: &mut Unreleased,
     ) -> Result<()> {
         let name = self.pool_of(subnet);
-        let _turn = self.locks.take(&BTreeSet::from([name.clone()]));
         let mut is_unknown = false;
         for _ in 0..TRIES {
             let mut patch = Patch::default();
