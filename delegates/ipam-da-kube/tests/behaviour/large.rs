@@ -21,7 +21,7 @@ fn entries(from: usize, count: usize, length: usize) -> Value {
 #[test]
 fn a_pool_at_its_size_limit_is_told_and_nothing_is_left() {
     let desk = Desk::new(Crds::shipped);
-    let node = Node::of(&desk).with_subnets(&[WIDE]);
+    let node = Node::of(&desk).with_subnets(&[WIDE]).with("timeout", "20s");
     let held = node.add("c1");
     let path = desk.objects().path(POOLS, "10.1.0.0-16");
     let (mut next, mut size) = (1000, 0);
@@ -51,7 +51,9 @@ fn a_pool_at_its_size_limit_is_told_and_nothing_is_left() {
     assert_eq!(desk.objects().reservations().len(), 1);
     // Neither in the other pools of the call.
     let both = Node::of(&desk).with_subnets(&["10.0.0.0/24", WIDE, "fd00:1::/64"]);
-    assert_eq!(both.call("ADD", "c2").failure().0, 100);
+    let both = both.with("timeout", "20s");
+    let (code, text) = both.call("ADD", "c2").failure();
+    assert_eq!(code, 100, "{text}");
     assert_eq!(desk.objects().held().len(), count);
     assert_eq!(desk.objects().reservations().len(), 1);
     assert_eq!(addresses(&node.add("c1")), addresses(&held));
@@ -64,7 +66,7 @@ fn a_pool_at_its_size_limit_is_told_and_nothing_is_left() {
 #[test]
 fn the_server_is_told_once_to_track_no_keys() {
     let desk = Desk::new(v094);
-    let node = Node::of(&desk).with_subnets(&[WIDE]);
+    let node = Node::of(&desk).with_subnets(&[WIDE]).with("timeout", "20s");
     desk.objects().create_pool("", WIDE, &entries(1000, 1000, 64));
     let tracked = || {
         let pool = desk.objects().pool("10.1.0.0-16").unwrap();
