@@ -10,11 +10,10 @@ use ipam_kit::allocate::owner_index::now;
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
-use serde_json::json;
 
 use crate::lease_mark::{Confirmed, LeaseMark, ReservationMark};
 use crate::names::offset_of;
-use crate::objects::{GROUP, IpPool, PoolEntry, VERSION};
+use crate::objects::PoolEntry;
 use crate::patch::Patch;
 use crate::pools_token::HeldLease;
 use crate::read_pool::ReadPool;
@@ -360,70 +359,5 @@ impl LeaseSession {
     fn knows_schema(&self) -> bool {
         self.memory.keeps_ifname().is_some()
             && (self.overlap_check || self.memory.keeps_mark().is_some())
-    }
-
-    fn create_pool(
-        &mut self,
-        name: &str,
-        subnet: IpNet,
-        entries: &[(u64, PoolEntry)],
-    ) -> Result<Outcome<()>> {
-        self.refuse_pool_of_v03(subnet)?;
-        let allocations: serde_json::Map<_, _> =
-            entries.iter().map(|(key, entry)| (key.to_string(), entry.to_json())).collect();
-        let pool = json!({
-            "apiVersion": format!("{GROUP}/{VERSION}"),
-            "kind": "IPPool",
-            "metadata": {"name": name, "namespace": self.store.namespace()},
-            "spec": {"range": subnet.to_string(), "allocations": allocations},
-        });
-        let outcome = self.store.create_pool(&pool)?;
-        Ok(self.learn(name, outcome, entries))
-    }
-
-    /// Learns from an answer what the CRD keeps of an entry, and the state of the pool.
-    fn learn(
-        &mut self,
-        name: &str,
-        outcome: Outcome<IpPool>,
-        entries: &[(u64, PoolEntry)],
-    ) -> Outcome<()> {
-        match outcome {
-            Outcome::Done(pool) => {
-                let shown = entries.first().and_then(|(key, _)| pool.allocation(&key.to_string()));
-                if let Some(shown) = shown {
-                    let mark = (!self.overlap_check).then_some(shown.mark.is_some());
-                    self.memory.remember_schema(shown.ifname.is_some(), mark);
-                }
-                self.memory.remember_pool(name, &pool.metadata);
-                Outcome::Done(())
-            }
-            Outcome::Lost => Outcome::Lost,
-            Outcome::Missing => Outcome::Missing,
-            Outcome::Unknown => Outcome::Unknown,
-        }
-    }
-
-    /// Fails if whereabouts 0.3 has made a pool of this subnet: it gave some another name, and its
-    /// addresses may be in use.
-    fn refuse_pool_of_v03(&mut self, subnet: IpNet) -> Result<()> {
-        let Some(old) = self.names.pool_of_v03(subnet) else { return Ok(()) };
-        let Some(_) = self.store.read_pool(&old)? else { return Ok(()) };
-        let (new, namespace) = (self.pool_of(subnet), self.store.namespace());
-        let message = format!(
-            "ippools.{GROUP}/{old} in the namespace {namespace} has the name that whereabouts 0.3 gave the pool of {subnet}"
-        );
-        let renamed = [
-            ("name", old.as_str(), new.as_str()),
-            ("uid", "[^\"]*", ""),
-            ("resourceVersion", "[^\"]*", ""),
-        ];
-        let renamed =
-            renamed.map(|(key, from, to)| format!("s/\"{key}\": \"{from}\"/\"{key}\": \"{to}\"/"));
-        let renamed = renamed.join("; ");
-        let get = format!("kubectl get -n {namespace} ippools.{GROUP} {old} -o json");
-        Err(Error::new(ErrorCode::BACKEND, message).advise(format!(
-            "rename it after the last node with whereabouts 0.3 has gone: `{get} | sed '{renamed}' | kubectl create -f -`, then `kubectl delete -n {namespace} ippools.{GROUP} {old}`"
-        )))
     }
 }

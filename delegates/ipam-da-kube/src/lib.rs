@@ -12,6 +12,7 @@ mod lease_mark;
 mod ledger;
 mod memory;
 mod names;
+mod new_pool;
 mod objects;
 mod owner_search;
 mod patch;
