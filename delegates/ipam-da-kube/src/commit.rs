@@ -103,6 +103,10 @@ impl LeaseSession {
         let name = self.names.reservation(seen.address());
         let podref = self.pod.podref.clone();
         let mut mark = seen.mark.clone();
+        if seen.id != stamp.container {
+            // A call that is killed between both objects leaves a reservation that only a note shows.
+            self.memory.remember_claim(owner, taken, &seen.lease);
+        }
         let outcome = match &seen.mark.reservation {
             Some(reservation) => {
                 let mut patch = Patch::default();
@@ -119,14 +123,42 @@ impl LeaseSession {
         let written = match outcome {
             Outcome::Done(head) => ReservationMark::of_metadata(&head.metadata),
             Outcome::Unknown => return Ok(Confirmed::Unknown),
-            Outcome::Lost | Outcome::Missing => return Ok(Confirmed::Lost),
+            Outcome::Lost | Outcome::Missing => match self.reserved_before(owner, seen)? {
+                Some(written) => written,
+                None => return Ok(Confirmed::Lost),
+            },
         };
-        if seen.id != stamp.container && !self.replace_id(&stamp, seen)? {
-            self.delete_reservation(seen.address(), &written)?;
-            return Ok(Confirmed::Lost);
+        if seen.id != stamp.container {
+            match self.replace_id(&stamp, seen) {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.delete_reservation(seen.address(), &written)?;
+                    return Ok(Confirmed::Lost);
+                }
+                Err(error) => {
+                    let deleted = self.delete_reservation(seen.address(), &written);
+                    return Err(error.and(deleted.err()));
+                }
+            }
         }
         mark.reservation = Some(written);
         Ok(Confirmed::Done(mark))
+    }
+
+    /// Returns the reservation that an interrupted call of the owner has made of another's entry.
+    fn reserved_before(
+        &mut self,
+        owner: &Owner,
+        seen: &HeldLease,
+    ) -> Result<Option<ReservationMark>> {
+        if seen.id == owner.container.as_str() || seen.mark.reservation.is_some() {
+            return Ok(None);
+        }
+        let present = self.store.read_reservation(&self.names.reservation(seen.address()))?;
+        let own = present.filter(|present| {
+            OwnerStamp::of_reservation(present).is_some_and(|stamp| stamp.is_of(owner))
+        });
+        Ok(own.as_ref().map(ReservationMark::of))
     }
 
     /// Confirms the entry of a lease without a reservation, as far as the CRD keeps the mark.

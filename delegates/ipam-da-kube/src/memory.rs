@@ -238,6 +238,15 @@ impl KubeMemory {
         }
     }
 
+    /// Remembers a lease of another that an owner is about to take, beside those that it has.
+    pub(crate) fn remember_claim(&self, owner: &Owner, taken: u64, lease: &Lease) {
+        let note = self.owner(owner).filter(|note| note.node == owner.scope.node);
+        let mut leases = note.map(|note| note.leases).unwrap_or_default();
+        leases.retain(|noted| noted.address.addr() != lease.address.addr());
+        leases.push(lease.clone());
+        self.remember_owner(owner, taken, leases);
+    }
+
     /// Remembers that an owner holds nothing.
     pub(crate) fn forget_owner(&self, container: &str, ifname: &str) {
         // Names out of an object need not be file names.

@@ -5,7 +5,7 @@ use ipam_testkit::whereabouts::{API, RESERVATIONS, collection};
 use serde_json::{Value, json};
 
 use super::Site;
-use crate::common::node::SUBNET;
+use crate::common::node::{Node, SUBNET};
 
 const POOL_VERBS: [&str; 4] = ["get", "list", "create", "patch"];
 const RESERVATION_VERBS: [&str; 5] = ["get", "list", "create", "patch", "delete"];
@@ -40,6 +40,22 @@ fn lacking_except(resource: &str, verb: &str, names: &[&str]) -> (Site, String) 
     (site, rule)
 }
 
+/// Takes verbs of the rules away.
+fn without(site: &Site, pools: &str, reservations: &str) {
+    let rule = |own: &str, verbs: &[&str], lacks: &str| {
+        let verbs: Vec<&&str> = verbs.iter().filter(|verb| **verb != lacks).collect();
+        json!({"apiGroups": ["whereabouts.cni.cncf.io"], "resources": [own], "verbs": verbs})
+    };
+    let login = site.desk.served.user();
+    let rules = json!([
+        rule("ippools", &POOL_VERBS, pools),
+        rule(RESERVATIONS, &RESERVATION_VERBS, reservations),
+    ]);
+    // It is taken away with the server.
+    let _ = site.desk.served.allow_in(&site.desk.namespace, &login, &rules);
+    site.desk.log_in(&login);
+}
+
 fn as_admin<T>(site: &Site, work: impl FnOnce() -> T) -> T {
     let own = std::fs::read(site.desk.kubeconfig_path()).unwrap();
     site.desk.log_in(&site.desk.login);
@@ -62,6 +78,37 @@ fn an_add_that_lacks_a_right_to_pools_names_the_rule() {
         site.fails("ADD", "c1", 103, &["denied the request (403)", &rule]);
         assert_eq!(site.desk.held(), [""; 0], "{verb}");
     }
+}
+
+#[test]
+fn a_takeover_that_ended_between_both_objects_is_released_or_completed() {
+    for is_repeated in [false, true] {
+        let site = Site::new();
+        let node = Node::of(&site.desk).with_in_pools("requested-ip", "10.1.2.5").taking_over(true);
+        node.address("c1");
+        // The entry cannot be written after the reservation, which cannot be deleted either.
+        without(&site, "patch", "delete");
+        assert_eq!(node.call("ADD", "c2").failure().0, 103);
+        site.desk.log_in(&site.desk.login);
+        assert_eq!(site.desk.held(), ["10.1.2.0-24 5 c1", "10.1.2.5 c2"]);
+        if is_repeated {
+            assert_eq!(node.address("c2"), "10.1.2.5");
+            assert_eq!(site.desk.held(), ["10.1.2.0-24 5 c2", "10.1.2.5 c2"]);
+        }
+        node.del("c2");
+        node.del("c1");
+        assert_eq!(site.desk.held(), [""; 0], "{is_repeated}");
+    }
+}
+
+#[test]
+fn a_takeover_that_lacks_the_right_to_pools_leaves_no_reservation() {
+    let site = Site::new();
+    let node = Node::of(&site.desk).with_in_pools("requested-ip", "10.1.2.5").taking_over(true);
+    node.address("c1");
+    without(&site, "patch", "");
+    assert_eq!(node.call("ADD", "c2").failure().0, 103);
+    assert_eq!(site.desk.held(), ["10.1.2.0-24 5 c1"]);
 }
 
 #[test]
