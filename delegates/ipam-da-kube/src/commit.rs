@@ -27,49 +27,63 @@ pub(crate) fn commit(
     change: &Change<'_>,
 ) -> Result<Commit<PoolsToken>> {
     let PoolsToken { held, pools, taken, turns } = seen;
-    let held_of = |lease: &Lease| {
-        let address = lease.address.addr();
-        held.iter().find(|held| held.address() == address).cloned()
-    };
     let claimed = match Claiming::new(session, owner, pools, taken).run(change, turns)? {
         Claimed::Done(claimed) => claimed,
         Claimed::Lost(taken) => return Ok(Commit::Lost { taken, view: None }),
         Claimed::Unknown => return Ok(Commit::Unknown),
     };
-    let mut kept = Vec::new();
-    if !change.keep.is_empty() {
-        session.memory.doubt_owner(owner, Vec::new());
-    }
-    for lease in &change.keep {
-        let Some(mut seen) = held_of(lease) else { continue };
-        // The entry comes first: what a kill leaves is the owner's by the entry.
-        if session.overlap_check && !session.inherit(owner, &mut seen)? {
+    let kept = match confirm_and_release(session, owner, &held, change) {
+        Ok(Outcome::Done(kept)) => kept,
+        Ok(Outcome::Unknown) => return Ok(Commit::Unknown),
+        Ok(Outcome::Lost | Outcome::Missing) => {
             session.withdraw(&claimed)?;
             return Ok(Commit::Lost { taken: Vec::new(), view: None });
         }
-        match session.confirm(owner, &seen)? {
-            Confirmed::Done(mark) => {
-                kept.push(Lease { revision: mark.to_json(), ..lease.clone() });
-            }
-            Confirmed::Lost => {
-                session.withdraw(&claimed)?;
-                return Ok(Commit::Lost { taken: Vec::new(), view: None });
-            }
-            Confirmed::Unknown => return Ok(Commit::Unknown),
-        }
-    }
-    let doomed: Vec<HeldLease> = change.drop.iter().filter_map(held_of).collect();
-    if !session.release(&doomed)?.changed.is_empty() {
-        session.trusts_notes = false;
-        session.withdraw(&claimed)?;
-        return Ok(Commit::Lost { taken: Vec::new(), view: None });
-    }
+        Err(error) => return Err(error.and(session.withdraw(&claimed).err())),
+    };
     let claimed: Vec<Lease> = claimed.into_iter().map(|claimed| claimed.lease).collect();
     for (claim, lease) in change.claim.iter().zip(&claimed) {
         session.remember_cursor(claim.request, lease.address.addr());
     }
     remember(session, owner, change, &kept, &claimed);
     Ok(Commit::Done { kept, claimed })
+}
+
+/// Confirms the leases that stay, and then releases the others. Returns those that stay.
+fn confirm_and_release(
+    session: &mut LeaseSession,
+    owner: &Owner,
+    held: &[HeldLease],
+    change: &Change<'_>,
+) -> Result<Outcome<Vec<Lease>>> {
+    let held_of = |lease: &Lease| {
+        let address = lease.address.addr();
+        held.iter().find(|held| held.address() == address)
+    };
+    let mut kept = Vec::new();
+    if !change.keep.is_empty() {
+        session.memory.doubt_owner(owner, Vec::new());
+    }
+    for lease in &change.keep {
+        let Some(mut seen) = held_of(lease).cloned() else { continue };
+        // The entry comes first: what a kill leaves is the owner's by the entry.
+        if session.overlap_check && !session.inherit(owner, &mut seen)? {
+            return Ok(Outcome::Lost);
+        }
+        match session.confirm(owner, &seen)? {
+            Confirmed::Done(mark) => {
+                kept.push(Lease { revision: mark.to_json(), ..lease.clone() });
+            }
+            Confirmed::Lost => return Ok(Outcome::Lost),
+            Confirmed::Unknown => return Ok(Outcome::Unknown),
+        }
+    }
+    let doomed: Vec<HeldLease> = change.drop.iter().filter_map(held_of).cloned().collect();
+    if session.release(&doomed)?.changed.is_empty() {
+        return Ok(Outcome::Done(kept));
+    }
+    session.trusts_notes = false;
+    Ok(Outcome::Lost)
 }
 
 impl LeaseSession {

@@ -178,6 +178,17 @@ fn a_call_that_lacks_a_right_to_reservations_names_the_rule() {
 }
 
 #[test]
+fn an_add_that_cannot_confirm_a_lease_takes_no_other() {
+    let (site, rule) = lacking(RESERVATIONS, "patch");
+    site.add("c1");
+    let pools = json!([
+        {"ranges": [{"subnet": SUBNET}]},
+        {"ranges": [{"subnet": "10.1.3.0/24"}]},
+    ]);
+    site.fails_with("ADD", "c1", &json!({"pools": pools}), 103, &[&rule]);
+}
+
+#[test]
 fn a_gc_that_may_not_release_all_leases_releases_the_others_and_names_them() {
     let (site, rule) = lacking_except(RESERVATIONS, "delete", &["10.1.2.3"]);
     for container in ["c1", "c2", "c3"] {
