@@ -34,12 +34,22 @@ pub struct Site {
 impl Site {
     #[track_caller]
     pub fn new(kube: &Kube) -> Self {
+        Self::through(kube, None)
+    }
+
+    /// The same, where ours reach the server by this URL.
+    #[track_caller]
+    pub fn through(kube: &Kube, server: Option<&str>) -> Self {
         let namespace = kube.create_namespace();
         let folder = TempDir::new().unwrap();
         let more = json!({"contexts": [{"context": {"namespace": namespace}}]});
         let login = kube.admin();
         let file = folder.path().join("kubeconfig");
-        let kubeconfig = Kubeconfig::of(kube, &login).more(&more).write(&file);
+        let config = Kubeconfig::of(kube, &login).more(&more);
+        let kubeconfig = match server {
+            Some(url) => config.server(url).authority(None).write(&file),
+            None => config.write(&file),
+        };
         let client = (**kube).clone();
         let objects = Objects::of(&client, &namespace);
         let reserves = client.get(&collection(&namespace, RESERVATIONS)).is_some();
@@ -80,6 +90,15 @@ impl Site {
         if release != Release::Fork {
             let faults = self.objects.faults();
             assert!(faults.is_empty(), "{release:?}: {when}: {faults:#?}");
+        }
+    }
+
+    /// Fails if an entry is left, or a reservation that no fork has left.
+    #[track_caller]
+    pub fn assert_released(&self, release: Release, when: &str) {
+        match release {
+            Release::Fork => assert_eq!(self.held(), BTreeMap::new(), "{when}"),
+            _ => self.assert_empty(when),
         }
     }
 
