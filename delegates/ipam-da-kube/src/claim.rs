@@ -12,6 +12,7 @@ use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 
 use crate::lease_mark::{Confirmed, LeaseMark, ReservationMark};
+use crate::memory::OwnerNote;
 use crate::names::offset_of;
 use crate::objects::PoolEntry;
 use crate::patch::Patch;
@@ -27,6 +28,8 @@ pub(crate) struct Claiming<'a> {
     owner: &'a Owner,
     pools: BTreeMap<String, ReadPool>,
     taken: BTreeSet<IpAddr>,
+    /// The owner's note before the claims, if they have changed it.
+    noted: Option<Option<OwnerNote>>,
 }
 
 /// A claim that was made.
@@ -74,7 +77,7 @@ impl<'a> Claiming<'a> {
         pools: BTreeMap<String, ReadPool>,
         taken: BTreeSet<IpAddr>,
     ) -> Self {
-        Self { session, owner, pools, taken }
+        Self { session, owner, pools, taken, noted: None }
     }
 
     /// Makes the claims of a change, all or none. `turns` end when the pools have the entries.
@@ -108,7 +111,7 @@ impl<'a> Claiming<'a> {
                 let mark = self.session.new_mark();
                 choice.claim.lease(choice.address, mark.to_json())
             });
-            self.session.memory.doubt_owner(self.owner, leases.collect());
+            self.noted = Some(self.session.memory.doubt_owner(self.owner, leases.collect()));
         }
         let (entered, outcome) = self.enter_all(&choices, turns);
         match outcome {
@@ -316,7 +319,13 @@ impl<'a> Claiming<'a> {
             let lease = choice.claim.lease(choice.address, mark.to_json());
             held.push(self.held(choice, &lease, mark));
         }
-        if held.is_empty() { Ok(()) } else { self.session.release(&held).map(drop) }
+        if !held.is_empty() {
+            self.session.release(&held)?;
+        }
+        if let Some(before) = self.noted.take() {
+            self.session.memory.restore_owner(self.owner, before);
+        }
+        Ok(())
     }
 }
 

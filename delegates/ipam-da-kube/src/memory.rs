@@ -209,10 +209,10 @@ impl KubeMemory {
     }
 
     /// Makes the note of an owner unsure before its leases change, and adds these to it: a call that
-    /// is killed leaves no note of an earlier state.
-    pub(crate) fn doubt_owner(&self, owner: &Owner, more: Vec<Lease>) {
+    /// is killed leaves no note of an earlier state. Returns the note as it was.
+    pub(crate) fn doubt_owner(&self, owner: &Owner, more: Vec<Lease>) -> Option<OwnerNote> {
         let before = self.owner(owner).filter(|note| note.node == owner.scope.node);
-        let note = before.unwrap_or_else(|| OwnerNote {
+        let note = before.clone().unwrap_or_else(|| OwnerNote {
             node: owner.scope.node.clone(),
             taken: now(),
             confirmed: now(),
@@ -221,6 +221,15 @@ impl KubeMemory {
         });
         let leases = note.leases.iter().cloned().chain(more).collect();
         self.write_owner(owner, &OwnerNote { leases, unsure: true, ..note });
+        before
+    }
+
+    /// Writes the note of an owner as it was before a change that was not made.
+    pub(crate) fn restore_owner(&self, owner: &Owner, before: Option<OwnerNote>) {
+        match before {
+            Some(note) => self.write_owner(owner, &note),
+            None => self.forget_owner(owner.container.as_str(), owner.ifname.as_str()),
+        }
     }
 
     fn write_owner(&self, owner: &Owner, note: &OwnerNote) {
