@@ -35,6 +35,8 @@ pub(crate) struct Claiming<'a> {
 /// A claim that was made.
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimedLease {
+    /// The number of the claim.
+    index: usize,
     pub(crate) lease: Lease,
     held: HeldLease,
 }
@@ -96,14 +98,18 @@ impl<'a> Claiming<'a> {
         let (taking_over, choices): (Vec<_>, Vec<_>) =
             choices.into_iter().partition(|choice| choice.claim.replaces.is_some());
         for choice in &taking_over {
-            match self.take_over(choice)? {
-                Confirmed::Done(mark) => made.push(self.claimed(choice, mark)),
-                Confirmed::Lost => {
+            match self.take_over(choice) {
+                Ok(Confirmed::Done(mark)) => made.push(self.claimed(choice, mark)),
+                Ok(Confirmed::Lost) => {
                     drop(turns);
                     self.take_back(&made, &[])?;
                     return Ok(Claimed::Lost(Vec::new()));
                 }
-                Confirmed::Unknown => return Ok(Claimed::Unknown),
+                Ok(Confirmed::Unknown) => return Ok(Claimed::Unknown),
+                Err(error) => {
+                    drop(turns);
+                    return Err(error.and(self.take_back(&made, &[]).err()));
+                }
             }
         }
         if !choices.is_empty() && !self.session.names_owners() {
@@ -138,10 +144,7 @@ impl<'a> Claiming<'a> {
                 }
             }
         }
-        made.sort_by_key(|made| {
-            let address = made.lease.address.addr();
-            change.claim.iter().position(|claim| claim.candidates.contains(&address))
-        });
+        made.sort_by_key(|made| made.index);
         Ok(Claimed::Done(made))
     }
 
@@ -297,7 +300,7 @@ impl<'a> Claiming<'a> {
     fn claimed(&self, choice: &ChosenAddress<'_>, mark: LeaseMark) -> ClaimedLease {
         let lease = choice.claim.lease(choice.address, mark.to_json());
         let lease = Lease { taken: Some(std::time::SystemTime::now()), ..lease };
-        ClaimedLease { held: self.held(choice, &lease, mark), lease }
+        ClaimedLease { index: choice.index, held: self.held(choice, &lease, mark), lease }
     }
 
     fn held(&self, choice: &ChosenAddress<'_>, lease: &Lease, mark: LeaseMark) -> HeldLease {

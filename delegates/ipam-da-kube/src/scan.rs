@@ -185,7 +185,9 @@ impl LeaseSession {
         let reserved = reservation.and_then(OwnerStamp::of_reservation);
         let is_of = |stamp: &OwnerStamp| allocation.id.as_ref() == Some(&stamp.container);
         // An old release may have given the entry to the next sandbox of a pod.
-        let reservation = reservation.filter(|_| reserved.as_ref().is_none_or(is_of));
+        let reservation = reservation.filter(|reservation| {
+            reserved.as_ref().map_or_else(|| reservation.is_of(allocation), is_of)
+        });
         let in_entry = OwnerStamp::of_allocation(allocation);
         let noted = allocation.id.clone().and_then(|id| noted.get(&(id, address)));
         let kept = in_entry.is_some();

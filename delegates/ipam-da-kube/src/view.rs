@@ -123,7 +123,9 @@ pub(crate) fn all_pools(session: &mut LeaseSession) -> Result<BTreeMap<String, R
     let mut pools = BTreeMap::new();
     let names = session.names.clone();
     session.store.list_pools(&mut |pool| {
-        if let Some(subnet) = pool.range().filter(|range| names.has(&pool.metadata.name, *range)) {
+        let is_own =
+            |range: &IpNet| names.has(&pool.metadata.name, *range) && pool.counts_from(*range);
+        if let Some(subnet) = pool.range().filter(is_own) {
             let name = pool.metadata.name.clone();
             pools.insert(name, ReadPool { subnet, object: Some(pool) });
         }

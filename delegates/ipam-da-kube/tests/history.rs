@@ -2,7 +2,7 @@
 //! that run whereabouts 0.9.4 and 0.7.0, on an API server that is killed with and without its store:
 //! no address ever has two holders, every call ends, and nothing is left in the end.
 //!
-//! Every day a fortieth of it runs; `IPAM_DELEGATED_TESTS=full` runs all of it,
+//! Every day a twentieth of it runs; `IPAM_DELEGATED_TESTS=full` runs all of it,
 //! `IPAM_DELEGATED_SEED` sets the seed.
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
@@ -193,7 +193,7 @@ impl site::Site for Nodes {
 
 #[test]
 fn no_address_ever_has_two_holders_beside_old_nodes_on_a_server_that_is_killed() {
-    let part = if full_size() { 1 } else { 40 };
+    let part = if full_size() { 1 } else { 20 };
     let began = Instant::now();
     let kube = Kube::start();
     Release::V094.crds().install(&kube);
