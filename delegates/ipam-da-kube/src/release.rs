@@ -22,9 +22,9 @@ use crate::store::Outcome;
 /// another entry that it removes together with this one.
 const TRIES: usize = 8;
 
-/// How many entries one patch removes: the server refuses patches of more than 10,000 operations,
-/// of which each entry takes up to four.
-const LARGEST: usize = 1000;
+/// How many leases are released together: other calls of this node wait for their turn meanwhile.
+/// The server refuses patches of more than 10,000 operations, of which each entry takes up to four.
+const PART: usize = 100;
 
 /// The leases that a release did not release. All others are released.
 #[derive(Debug, Default)]
@@ -86,6 +86,13 @@ impl LeaseSession {
     /// Releases leases. After an error the others are still tried.
     fn try_release(&mut self, leases: &[HeldLease]) -> Unreleased {
         let mut unreleased = Unreleased::default();
+        for part in leases.chunks(PART) {
+            self.release_part(part, &mut unreleased);
+        }
+        unreleased
+    }
+
+    fn release_part(&mut self, leases: &[HeldLease], unreleased: &mut Unreleased) {
         let in_pools = leases.iter().filter(|lease| lease.in_pool);
         let names = in_pools.map(|lease| self.pool_of(lease.subnet)).collect();
         // Hundreds of containers of a drained node would meet at the server.
@@ -113,16 +120,12 @@ impl LeaseSession {
                 pools.entry(lease.subnet).or_default().push(lease.clone());
             }
         }
-        for (subnet, leases) in pools {
-            for part in leases.chunks(LARGEST) {
-                let mut left = part.to_vec();
-                if let Err(error) = self.remove_entries(subnet, &mut left, &mut unreleased) {
-                    unreleased.failed.extend(left.iter().map(HeldLease::address));
-                    unreleased.errors.push(error);
-                }
+        for (subnet, mut leases) in pools {
+            if let Err(error) = self.remove_entries(subnet, &mut leases, unreleased) {
+                unreleased.failed.extend(leases.iter().map(HeldLease::address));
+                unreleased.errors.push(error);
             }
         }
-        unreleased
     }
 
     /// Deletes a reservation that is in a certain state.
