@@ -69,6 +69,15 @@ fn a_chain_is_shown_with_its_programs_and_state() {
 }
 
 #[test]
+fn remarks_of_a_selector_are_warnings() {
+    let (world, network) = world("cluster");
+    let answer = json!({"pools": [{"name": "blue"}], "remarks": ["ipam.old has no effect"]});
+    world.delegate("ipam-ds-x", &format!("printf '%s' '{answer}'"));
+    world.conflist("10-net.conflist", &network);
+    has(&findings(&world, &[]).1, "warning: ", "ipam-ds-x: ipam.old has no effect");
+}
+
+#[test]
 fn a_chain_that_cannot_be_planned_is_an_error_that_names_what_is_missing() {
     let (world, network) = world("node");
     let with_chain = |chain: Value| {

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::cni::{Dns, IpConfig, IpamResult, Route, ValidAttachments};
+use crate::cni::{Dns, IpConfig, IpamResult, Route, ValidAttachments, Verb};
 use crate::contract::DelegateAnswer;
 use crate::delegate::selector_keys::is_chain_key;
 use crate::delegate::{CliCall, Delegate, Request};
@@ -61,6 +61,9 @@ pub struct Selection {
     /// If the source was not asked in this call: the age and origin of the remembered answer, as a
     /// text. `explain` shows it.
     pub remembered: Option<String>,
+    /// Settings without the effect that a person may expect, a text for each. STATUS answers them,
+    /// and `lint` shows them as warnings.
+    pub remarks: Vec<String>,
 }
 
 impl Selection {
@@ -155,6 +158,9 @@ impl<S: Selector> Select<S> {
         answer.static_addresses.extend(selection.static_addresses);
         answer.ipam = selection.ipam;
         answer.remembered = selection.remembered;
+        if request.verb == Verb::Status {
+            answer.remarks = selection.remarks;
+        }
         answer.write_to(&mut result);
         Ok(result)
     }

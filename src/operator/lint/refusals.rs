@@ -18,11 +18,18 @@ const OTHER_WAYS: &[(&str, &str)] =
     &[("dhcp", "gives what a DHCP server offers"), ("static", "gives what ipam.addresses lists")];
 
 impl Findings {
-    /// Adds the errors of selectors.
+    /// Adds the errors of selectors, and their remarks.
     pub(super) fn of_selectors(&mut self, stages: &[DryRunStage]) {
-        for stage in stages {
-            if let SelectorOutcome::Failed(error) = &stage.outcome {
-                self.error(error);
+        for DryRunStage { step, outcome, .. } in stages {
+            match outcome {
+                SelectorOutcome::Failed(error) => self.error(error),
+                SelectorOutcome::Answered(answer) => {
+                    let remarks = answer.get("remarks").and_then(Value::as_array);
+                    for remark in remarks.into_iter().flatten().filter_map(Value::as_str) {
+                        self.push("warning", &format!("{}: {remark}", step.name));
+                    }
+                }
+                SelectorOutcome::NotRun => {}
             }
         }
     }

@@ -40,8 +40,10 @@ impl Args {
 /// An address that the runtime asks for, and where it said so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestedAddress {
-    /// The address; a prefix length beside it is ignored, as host-local does.
+    /// The address.
     pub address: IpAddr,
+    /// The first prefix length beside it, if there is one. host-local ignores it.
+    pub prefix_len: Option<u8>,
     /// The JSON path or variable, for errors.
     pub path: String,
 }
@@ -52,13 +54,14 @@ impl RequestedAddress {
     pub fn all(args: &Args, config: &Map<String, Value>) -> Result<Vec<Self>> {
         let mut all: Vec<Self> = Vec::new();
         let mut add = |text: &str, path: String, code: ErrorCode| -> Result<()> {
-            let (address, _) = parse_address_or_cidr(text).map_err(|error| {
+            let (address, prefix_len) = parse_address_or_cidr(text).map_err(|error| {
                 Error::new(code, format!("{path}: invalid address {text:?}"))
                     .caused_by(error)
                     .advise("expected an address such as 10.1.2.3 or 10.1.2.3/24")
             })?;
-            if all.iter().all(|known| known.address != address) {
-                all.push(Self { address, path });
+            match all.iter_mut().find(|known| known.address == address) {
+                Some(known) => known.prefix_len = known.prefix_len.or(prefix_len),
+                None => all.push(Self { address, prefix_len, path }),
             }
             Ok(())
         };
@@ -98,7 +101,10 @@ mod tests {
     fn requested(args: &str, config: &str) -> Result<Vec<String>> {
         let all =
             RequestedAddress::all(&Args::parse(args), &serde_json::from_str(config).unwrap())?;
-        Ok(all.into_iter().map(|r| format!("{} {}", r.address, r.path)).collect())
+        Ok(all
+            .into_iter()
+            .map(|r| format!("{} {:?} {}", r.address, r.prefix_len, r.path))
+            .collect())
     }
 
     #[test]
@@ -114,8 +120,8 @@ mod tests {
         let config = r#"{"args":{"cni":{"ips":["10.0.0.9/24","fd00::9"]}},
                          "runtimeConfig":{"ips":["10.0.0.9","FD00:0::9/64"]}}"#;
         let all = requested("MAC=x;IP=10.0.0.9/16", config).unwrap();
-        assert_eq!(all, ["10.0.0.9 CNI_ARGS IP", "fd00::9 args.cni.ips[1]"]);
-        assert_eq!(requested("ip=10.0.0.8", "{}").unwrap(), ["10.0.0.8 CNI_ARGS IP"]);
+        assert_eq!(all, ["10.0.0.9 Some(16) CNI_ARGS IP", "fd00::9 Some(64) args.cni.ips[1]"]);
+        assert_eq!(requested("ip=10.0.0.8", "{}").unwrap(), ["10.0.0.8 None CNI_ARGS IP"]);
         assert_eq!(requested("IP=", r#"{"runtimeConfig":{"ips":null}}"#).unwrap(), [""; 0]);
     }
 

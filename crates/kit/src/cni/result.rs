@@ -228,7 +228,10 @@ impl IpamResult {
 
 impl Route {
     /// Reads a route; `path` is its place, for errors.
-    pub(crate) fn parse(value: Value, path: &str) -> Result<Self> {
+    ///
+    /// # Errors
+    /// It is not a route; the error names the member.
+    pub fn parse(value: Value, path: &str) -> Result<Self> {
         let mut extra = into_object(value, path)?;
         let dst = cidr(extra.remove("dst"), &format!("{path}.dst"))?;
         let gw = address_of(extra.remove("gw"), &format!("{path}.gw"))?;

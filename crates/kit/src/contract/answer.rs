@@ -22,6 +22,8 @@ pub struct DelegateAnswer {
     pub ipam: Map<String, Value>,
     /// A selector: how old its answer is, if it did not ask its source now.
     pub remembered: Option<String>,
+    /// A selector, on STATUS: settings without the effect that a person may expect, a text for each.
+    pub remarks: Vec<String>,
 }
 
 impl DelegateAnswer {
@@ -64,6 +66,8 @@ impl DelegateAnswer {
         };
         let static_addresses = take(members, key::STATIC);
         let remembered = take(members, key::REMEMBERED);
+        let remarks = take(members, key::REMARKS);
+        let remarks = remarks.as_ref().and_then(Value::as_array).into_iter().flatten();
         Ok(Self {
             pools,
             leases,
@@ -71,6 +75,7 @@ impl DelegateAnswer {
             unsure: take(members, key::UNSURE) == Some(Value::Bool(true)),
             ipam,
             remembered: remembered.and_then(|words| words.as_str().map(str::to_owned)),
+            remarks: remarks.filter_map(|words| words.as_str().map(str::to_owned)).collect(),
         })
     }
 
@@ -86,6 +91,7 @@ impl DelegateAnswer {
             (key::UNSURE, self.unsure.then(|| true.into())),
             (key::IPAM, (!self.ipam.is_empty()).then(|| self.ipam.into())),
             (key::REMEMBERED, self.remembered.map(Value::from)),
+            (key::REMARKS, (!self.remarks.is_empty()).then(|| self.remarks.into())),
         ];
         for (key, value) in own {
             match value {
@@ -125,6 +131,7 @@ mod tests {
             unsure: true,
             ipam: json!({"ranges": null}).as_object().unwrap().clone(),
             remembered: Some("for 3s".to_owned()),
+            remarks: vec!["ipam.old has no effect".to_owned()],
         };
         let mut result = IpamResult::default();
         result.extra.insert("x".to_owned(), 1.into());

@@ -31,6 +31,7 @@ pub(crate) mod key {
     pub(crate) const UNSURE: &str = "unsure";
     pub(crate) const IPAM: &str = "ipam";
     pub(crate) const REMEMBERED: &str = "remembered";
+    pub(crate) const REMARKS: &str = "remarks";
     pub(crate) const PRESENT: &str = "present";
     pub(crate) const UNDO: &str = "undo";
     pub(crate) const FENCE: &str = "fence";

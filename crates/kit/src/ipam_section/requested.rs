@@ -67,7 +67,7 @@ fn assign_one(pools: &mut [SectionPool], requested: RequestedAddress) -> Result<
 
 /// The pool whose ranges have the address, else the only one without ranges and without a request.
 fn find(pools: &[SectionPool], requested: &RequestedAddress) -> Result<usize> {
-    let RequestedAddress { address, path } = requested;
+    let RequestedAddress { address, path, .. } = requested;
     for (i, pool) in pools.iter().enumerate() {
         let set = pool.set.as_ref().filter(|set| set.find(*address).is_some());
         if let Some(set) = set {
