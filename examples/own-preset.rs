@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 
-use ipam_delegated::chain::{Preset, PresetChain};
+use ipam_delegated::chain::{ChainCondition, Preset, PresetChain};
 
 const PRESETS: &[Preset] = &[Preset {
     name: "rack-local",
@@ -13,14 +13,14 @@ const PRESETS: &[Preset] = &[Preset {
     chains: &[
         // `"scope": "site"`: racks share one store, each has a pool there.
         PresetChain {
-            when: Some(("scope", "site")),
+            when: ChainCondition::Is("scope", "site"),
             delegates: &["ipam-ds-rack", "ipam-da-site"],
             settings: &[("rackFile", r#""/etc/rack""#)],
             sets: &[],
         },
         // Otherwise each host gives out its own ranges.
         PresetChain {
-            when: None,
+            when: ChainCondition::Always,
             delegates: &["ipam-ds-static", "host-local"],
             settings: &[("dataDir", r#""/var/lib/cni/rack-local""#)],
             sets: &[],

@@ -1,6 +1,6 @@
 //! The chains that the program runs under the names of the systems they replace.
 
-use crate::chain::{HostProgram, Preset, PresetChain};
+use crate::chain::{ChainCondition, HostProgram, Preset, PresetChain};
 
 /// Every preset.
 pub const PRESETS: &[Preset] = &[HOST_LOCAL, CNI_IPAM_ETCD, HOST_ETCD, KUBE_NODE, NODE_ANNOTATION];
@@ -8,7 +8,7 @@ pub const PRESETS: &[Preset] = &[HOST_LOCAL, CNI_IPAM_ETCD, HOST_ETCD, KUBE_NODE
 const HOST_LOCAL: Preset = Preset {
     name: "host-local",
     chains: &[PresetChain {
-        when: None,
+        when: ChainCondition::Always,
         delegates: &["ipam-ds-static", "ipam-da-local"],
         settings: &[("rangeRules", r#""host-local""#)],
         sets: &[],
@@ -23,7 +23,7 @@ const HOST_LOCAL: Preset = Preset {
 const CNI_IPAM_ETCD: Preset = Preset {
     name: "etcd",
     chains: &[PresetChain {
-        when: None,
+        when: ChainCondition::Always,
         delegates: &["ipam-ds-static", "ipam-da-etcd"],
         settings: &[("rangeRules", r#""etcd""#), ("etcd", r#"{"layout":"cni-ipam-etcd"}"#)],
         sets: &[],
@@ -37,7 +37,7 @@ const CNI_IPAM_ETCD: Preset = Preset {
 const HOST_ETCD: Preset = Preset {
     name: "host-etcd",
     chains: &[PresetChain {
-        when: None,
+        when: ChainCondition::Always,
         delegates: &["ipam-ds-static", "ipam-da-etcd"],
         settings: &[("rangeRules", r#""etcd""#), ("etcd", r#"{"layout":"host-etcd"}"#)],
         sets: &[],
@@ -51,7 +51,7 @@ const HOST_ETCD: Preset = Preset {
 const KUBE_NODE: Preset = Preset {
     name: "kube-node",
     chains: &[PresetChain {
-        when: None,
+        when: ChainCondition::Always,
         delegates: &["ipam-ds-kube-node", "ipam-da-local"],
         settings: &[("rangeRules", r#""host-local""#)],
         sets: &[],
@@ -65,7 +65,7 @@ const KUBE_NODE: Preset = Preset {
 const NODE_ANNOTATION: Preset = Preset {
     name: "node-annotation",
     chains: &[PresetChain {
-        when: None,
+        when: ChainCondition::Always,
         delegates: &["ipam-ds-node-annotation", "ipam-da-local"],
         settings: &[("rangeRules", r#""host-local""#)],
         sets: &[],

@@ -36,7 +36,7 @@ pub(crate) mod unshown_pools;
 
 use std::path::Path;
 
-pub use preset::{HostProgram, Preset, PresetChain};
+pub use preset::{ChainCondition, HostProgram, Preset, PresetChain};
 
 use ipam_kit::cni::{IpamResult, ValidAttachments};
 use ipam_kit::delegate::{Delegate, Request};

@@ -10,15 +10,14 @@ use serde_json::{Map, Value};
 
 use super::entry::DelegateEntry;
 use super::plan::Step;
-use super::preset::{HostProgram, Preset, unknown_preset};
+use super::preset::{HostProgram, Preset, trusted_member, unknown_preset};
 use super::program::{
     OwnExecutable, ProgramSource, is_allocator, is_selector, path_folders, search,
 };
 use super::record::Run;
-use ipam_kit::cni::{Environment, Network, parse_object, shown};
+use ipam_kit::cni::{Environment, Network, shown};
 use ipam_kit::delegate::selector_keys::CHAIN_KEYS;
-use ipam_kit::error::{Error, ErrorCode, Result};
-use ipam_kit::host::read_trusted;
+use ipam_kit::error::{Error, Result};
 
 /// The last delegate of a chain, as a file of the host names it.
 #[derive(Debug)]
@@ -80,12 +79,9 @@ impl HostProgram {
     /// The program that the file names: its base name and its absolute path.
     fn find_program(&self, environment: &Environment) -> Result<Option<(String, PathBuf)>> {
         let file = environment.text(self.variable).unwrap_or(self.file);
-        let Some(bytes) = read_trusted(Path::new(file))? else { return Ok(None) };
-        let object = parse_object(&bytes, file)
-            .map_err(|error| error.with_code(ErrorCode::INVALID_CONFIG))?;
-        let Some(value) = object.get(self.key) else { return Ok(None) };
-        let found = program_named_by(value, environment).map_err(|why| {
-            Error::config(self.key_path(environment), format!("{why} {}", shown(value)))
+        let Some(value) = trusted_member(file, self.key)? else { return Ok(None) };
+        let found = program_named_by(&value, environment).map_err(|why| {
+            Error::config(self.key_path(environment), format!("{why} {}", shown(&value)))
                 .advise("name a program: an absolute path, or a command in PATH")
         })?;
         Ok(Some(found))
@@ -201,6 +197,7 @@ pub(super) fn kept_aside(recorded: &Path, own: &OwnExecutable, kept_name: &str) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ipam_kit::error::ErrorCode;
     use std::fs;
     use std::os::unix::fs::OpenOptionsExt;
 

@@ -60,7 +60,7 @@ impl Planner<'_> {
     /// The delegates' names as they are configured, for a plan that cannot be made.
     pub(crate) fn names(&self, ipam: &Map<String, Value>) -> Vec<String> {
         if let Some(preset) = self.preset {
-            let chain = preset.chain(ipam);
+            let chain = preset.chain(ipam).ok().flatten();
             let delegates = chain.map_or(&[][..], |chain| chain.delegates);
             return delegates.iter().map(|name| (*name).to_owned()).collect();
         }
@@ -125,7 +125,7 @@ impl Planner<'_> {
     ) -> Result<Vec<Step>> {
         let mut entry_ipam = ipam.clone();
         entry_ipam.extend(entry.overrides.clone());
-        let chain = preset.chain(&entry_ipam).ok_or_else(|| no_chain_chosen(preset))?;
+        let chain = preset.chain(&entry_ipam)?.ok_or_else(|| no_chain_chosen(preset))?;
         if !chain.delegates.iter().any(|name| is_selector(name)) {
             entry.refuse_selector_keys()?;
         }
@@ -171,8 +171,7 @@ impl Planner<'_> {
 
 /// The error of a preset of which no chain has its condition fulfilled.
 fn no_chain_chosen(preset: &Preset) -> Error {
-    let conditions = preset.chains.iter().filter_map(|chain| chain.when);
-    let conditions: Vec<_> = conditions.map(|(key, value)| format!("{key}={value}")).collect();
+    let conditions: Vec<_> = preset.chains.iter().map(|chain| chain.when.to_string()).collect();
     let message = format!("the preset {} needs one of {}", preset.name, conditions.join(", "));
     Error::config("ipam", message)
 }

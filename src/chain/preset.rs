@@ -1,8 +1,12 @@
+use std::fmt;
 use std::path::Path;
 
+use log::warn;
 use serde_json::{Map, Value};
 
-use ipam_kit::error::Error;
+use ipam_kit::cni::parse_object;
+use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::host::read_trusted;
 
 /// A chain under the name of the system it replaces.
 ///
@@ -30,8 +34,8 @@ pub struct Preset {
 /// One chain of a preset.
 #[derive(Clone, Copy, Debug)]
 pub struct PresetChain {
-    /// The key of `ipam` and its value that choose this chain; `None` for any.
-    pub when: Option<(&'static str, &'static str)>,
+    /// The condition of this chain.
+    pub when: ChainCondition,
     /// The delegates, in order.
     pub delegates: &'static [&'static str],
     /// Settings put over `ipam`: keys, and values in JSON. An object is joined with that of the
@@ -40,6 +44,27 @@ pub struct PresetChain {
     /// Keys of `ipam` that its selectors may set for `ipam-da-*`, beside those of every selector, as in
     /// `sets` of `ipam.delegates`.
     pub sets: &'static [&'static str],
+}
+
+/// A condition that chooses a chain of a preset.
+#[derive(Clone, Copy, Debug)]
+pub enum ChainCondition {
+    /// Any section `ipam`.
+    Always,
+    /// This key of `ipam` is present and not empty.
+    Has(&'static str),
+    /// This key of `ipam` has this text.
+    Is(&'static str, &'static str),
+    /// This member of the JSON object in a file of the host has this text. Root alone may write the
+    /// file; a missing file has no members.
+    FileIs {
+        /// The file.
+        file: &'static str,
+        /// The member.
+        key: &'static str,
+        /// Its text.
+        text: &'static str,
+    },
 }
 
 /// Where the host may name another last program for a preset's chain: a JSON object in a file that
@@ -60,9 +85,14 @@ impl Preset {
         presets.iter().find(|preset| preset.name == name)
     }
 
-    /// Applies the settings of the chain that this section `ipam` chooses.
+    /// Applies the settings of the chain that this section `ipam` chooses; if a file that chooses
+    /// cannot be read, none: a DEL goes on by its record.
     pub(crate) fn apply_settings(&self, ipam: &mut Map<String, Value>) {
-        for (key, setting) in self.chain(ipam).into_iter().flat_map(PresetChain::settings) {
+        let chain = self.chain(ipam).unwrap_or_else(|error| {
+            warn!("{}", error.in_full());
+            None
+        });
+        for (key, setting) in chain.into_iter().flat_map(PresetChain::settings) {
             match (ipam.get_mut(&key), setting) {
                 (Some(Value::Object(section)), Value::Object(ours)) => section.extend(ours),
                 (_, setting) => drop(ipam.insert(key, setting)),
@@ -71,12 +101,64 @@ impl Preset {
     }
 
     /// The chain that this `ipam` section chooses.
-    pub(crate) fn chain(&self, ipam: &Map<String, Value>) -> Option<&'static PresetChain> {
-        self.chains.iter().find(|chain| match chain.when {
-            None => true,
-            Some((key, value)) => ipam.get(key).and_then(Value::as_str) == Some(value),
+    ///
+    /// # Errors
+    /// A file of the host that chooses is not trusted or not a JSON object.
+    pub(crate) fn chain(&self, ipam: &Map<String, Value>) -> Result<Option<&'static PresetChain>> {
+        for chain in self.chains {
+            if chain.when.holds(ipam)? {
+                return Ok(Some(chain));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl ChainCondition {
+    fn holds(&self, ipam: &Map<String, Value>) -> Result<bool> {
+        Ok(match *self {
+            Self::Always => true,
+            Self::Has(key) => ipam.get(key).is_some_and(|value| !is_empty(value)),
+            Self::Is(key, text) => ipam.get(key).is_some_and(|value| value == text),
+            Self::FileIs { file, key, text } => {
+                trusted_member(file, key)?.is_some_and(|value| value == text)
+            }
         })
     }
+}
+
+impl fmt::Display for ChainCondition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Always => f.write_str("any"),
+            Self::Has(key) => f.write_str(key),
+            Self::Is(key, text) => write!(f, "{key}={text}"),
+            Self::FileIs { file, key, text } => write!(f, "{key}={text} in {file}"),
+        }
+    }
+}
+
+/// Whether a value says as little as a missing one.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(members) => members.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// A member of the JSON object in a file that root alone may write; `None` if file or member is
+/// missing.
+///
+/// # Errors
+/// The file is not trusted or not a JSON object.
+pub(super) fn trusted_member(file: &str, key: &str) -> Result<Option<Value>> {
+    let Some(bytes) = read_trusted(Path::new(file))? else { return Ok(None) };
+    let mut object =
+        parse_object(&bytes, file).map_err(|error| error.with_code(ErrorCode::INVALID_CONFIG))?;
+    Ok(object.remove(key))
 }
 
 /// The error of our own program under a name that is not a preset's; `path` names the setting.
@@ -104,30 +186,64 @@ impl PresetChain {
 mod tests {
     use super::*;
 
+    use serde_json::json;
+
+    const fn chain(when: ChainCondition, delegates: &'static [&'static str]) -> PresetChain {
+        PresetChain { when, delegates, settings: &[("x", "[1]")], sets: &[] }
+    }
+
+    const PRESET: Preset = Preset {
+        name: "old",
+        chains: &[
+            chain(ChainCondition::Is("store", "disk"), &["disk"]),
+            chain(ChainCondition::Has("servers"), &["servers"]),
+            chain(ChainCondition::Always, &["any"]),
+        ],
+        has_default_location: false,
+        host_program: None,
+        cli: None,
+        differences: &[],
+    };
+
     #[test]
-    fn a_key_chooses_among_chains() {
-        const CHAIN: PresetChain =
-            PresetChain { when: None, delegates: &["b"], settings: &[], sets: &[] };
-        let preset = Preset {
-            name: "old",
-            chains: &[
-                PresetChain {
-                    when: Some(("datastore", "etcd")),
-                    delegates: &["a"],
-                    settings: &[("x", "[1]")],
-                    sets: &[],
-                },
-                CHAIN,
-            ],
-            has_default_location: false,
-            host_program: None,
-            cli: None,
-            differences: &[],
-        };
-        let etcd = Map::from_iter([("datastore".to_owned(), Value::from("etcd"))]);
-        let chosen = preset.chain(&etcd).unwrap();
-        assert_eq!(chosen.delegates, ["a"]);
-        assert_eq!(chosen.settings().next().unwrap().1, serde_json::json!([1]));
-        assert_eq!(preset.chain(&Map::new()).unwrap().delegates, ["b"]);
+    fn the_first_chain_whose_condition_holds_is_chosen() {
+        for (ipam, delegate) in [
+            (json!({"store": "disk", "servers": ["a"]}), "disk"),
+            (json!({"store": "other", "servers": ["a"]}), "servers"),
+            (json!({"store": 1, "servers": "a"}), "servers"),
+            (json!({"servers": []}), "any"),
+            (json!({"servers": ""}), "any"),
+            (json!({"servers": null}), "any"),
+            (json!({}), "any"),
+        ] {
+            let chosen = PRESET.chain(ipam.as_object().unwrap()).unwrap().unwrap();
+            assert_eq!(chosen.delegates, [delegate], "{ipam}");
+        }
+        assert_eq!(PRESET.chains[0].settings().next().unwrap().1, json!([1]));
+    }
+
+    #[test]
+    fn a_member_of_a_trusted_file_chooses_and_a_broken_file_is_an_error() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("provider.conf");
+        let file: &'static str = Box::leak(path.display().to_string().into_boxed_str());
+        let condition = ChainCondition::FileIs { file, key: "type", text: "phpipam" };
+        let holds = || condition.holds(&Map::new());
+        assert!(!holds().unwrap(), "a missing file");
+        for (content, expected) in
+            [(r#"{"type": "phpipam"}"#, true), (r#"{"type": "openwisp"}"#, false), ("{}", false)]
+        {
+            std::fs::write(&path, content).unwrap();
+            assert_eq!(holds().unwrap(), expected, "{content}");
+        }
+        std::fs::write(&path, r#"{"pwd": "secret", "#).unwrap();
+        let error = holds().unwrap_err();
+        assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
+        let text = error.in_full();
+        assert!(text.contains("provider.conf") && !text.contains("secret"), "{text}");
+        std::fs::write(&path, r#"{"type": "phpipam"}"#).unwrap();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        std::fs::set_permissions(&path, open).unwrap();
+        assert!(holds().unwrap_err().in_full().contains("is not trusted"));
     }
 }

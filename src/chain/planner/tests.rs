@@ -6,7 +6,7 @@ use std::time::Duration;
 const PRESETS: &[Preset] = &[Preset {
     name: "old",
     chains: &[PresetChain {
-        when: None,
+        when: crate::chain::ChainCondition::Always,
         delegates: &["sel", "alloc"],
         settings: &[("layout", "\"old\""), ("store", "{\"kind\":\"old\"}")],
         sets: &["store"],
