@@ -40,6 +40,11 @@ impl About {
             of_ranges: names_of(&about["keys"]["ranges"]).unwrap_or_default(),
         }
     }
+
+    /// Whether it says that it reads this key of `ipam`.
+    pub(super) fn reads(&self, key: &str) -> bool {
+        self.keys.iter().flatten().any(|read| read == key)
+    }
 }
 
 fn names_of(keys: &Value) -> Option<Vec<String>> {

@@ -76,8 +76,10 @@ impl Findings {
         }
         let mut keys = BTreeSet::new();
         keys.extend(abouts.iter().flat_map(|about| &about.of_ranges));
-        for key in keys {
-            if key != "subnet" && ipam.get(key).is_some_and(|value| !value.is_null()) {
+        for key in keys.into_iter().filter(|key| *key != "subnet") {
+            // A replaced system may have its own key of this name, beside another one for ranges.
+            let is_own = |about: &About| about.reads(key) && !about.reads("subnet");
+            if !abouts.iter().any(is_own) && ipam.get(key).is_some_and(|value| !value.is_null()) {
                 let message = format!(
                     "ipam.{key} has an effect only together with ipam.subnet: move it into the ranges that it is meant for"
                 );
