@@ -23,6 +23,7 @@ pub mod bridge;
 pub mod certificates;
 pub mod consul;
 pub mod contention;
+pub mod deployed;
 pub mod doorway;
 pub mod errors;
 pub mod etcd;

@@ -2,20 +2,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod cluster;
-mod machine;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ipam_testkit::deployed::{Cluster, Keeper, PodHost};
 use ipam_testkit::kube::Node;
 use ipam_testkit::world::{names, until, with};
 use serde_json::json;
 
-use cluster::Cluster;
-use machine::{Keeper, LOGIN, Machine};
+/// Where the login is on the host.
+const LOGIN: &str = "/etc/cni/net.d/ipam-delegated.d";
+
+const PROGRAMS: [&str; 4] =
+    ["ipam-delegated", "ipam-da-local", "ipam-ds-kube-node", "ipam-ds-node-annotation"];
 
 const MANIFESTS: [&str; 3] = ["rbac.yaml", "daemonset.yaml", "network-attachment-definitions.yaml"];
 
@@ -51,14 +52,14 @@ fn a_real_server_takes_every_manifest_and_again_without_a_change() {
         for (manifest, objects) in MANIFESTS.iter().zip(expected) {
             let said: Vec<String> =
                 objects.iter().map(|object| format!("{object} {outcome}")).collect();
-            assert_eq!(cluster.apply(manifest), said);
+            assert_eq!(cluster.apply(&deploy(manifest)), said);
         }
     }
     let map = "/api/v1/namespaces/kube-system/configmaps/ipam-delegated";
     assert_eq!(cluster.kube.get(map).unwrap()["data"], json!({"keep-login.sh": script()}));
 
     // A pod of the template is one.
-    let template = &cluster.daemon_set()["spec"]["template"];
+    let template = &cluster.daemon_set("ipam-delegated")["spec"]["template"];
     let mut pod = template.clone();
     pod["apiVersion"] = "v1".into();
     pod["kind"] = "Pod".into();
@@ -97,7 +98,7 @@ fn a_real_server_takes_every_manifest_and_again_without_a_change() {
 #[test]
 fn what_the_pod_installs_and_the_login_that_it_keeps_serve_both_networks() {
     let cluster = Cluster::new();
-    cluster.apply_all();
+    MANIFESTS.iter().for_each(|manifest| drop(cluster.apply(&deploy(manifest))));
     let node = host_name();
     let text = r#""ranges": [
         [{ "subnet": "4000::16.0.0.0/120", "rangeStart": "4000::16.0.0.0", "rangeEnd": "4000::16.0.0.7" }],
@@ -106,9 +107,9 @@ fn what_the_pod_installs_and_the_login_that_it_keeps_serve_both_networks() {
         .annotation("kube-node.nordix.org/net1", "172.20.2.0/24,fd00::2:0:0/96")
         .annotation("example.com/bridge", text);
     cluster.kube.create_node(&node_object);
-    let machine = Machine::new(&cluster.daemon_set());
+    let machine = PodHost::new(&cluster.daemon_set("ipam-delegated"), &PROGRAMS);
 
-    let said = machine.install();
+    let said = machine.init();
     for preset in ["kube-node", "node-annotation"] {
         assert!(said.contains(&format!("link {preset} to ipam-delegated\n")), "{said}");
     }
@@ -116,10 +117,11 @@ fn what_the_pod_installs_and_the_login_that_it_keeps_serve_both_networks() {
     let installed = names(&bin);
     assert_eq!(installed.len(), 7, "{installed:?}");
     // An upgrade.
-    machine.install();
+    machine.init();
     assert_eq!(names(&bin), installed);
 
-    let account = machine.root.path().join("account");
+    fs::write(machine.volume("script").join("keep-login.sh"), script()).unwrap();
+    let account = machine.volume("account");
     let port = cluster.kube.address().port().to_string();
     let first = cluster.account().mount(&account);
     let pod = [("KUBERNETES_SERVICE_HOST", "127.0.0.1"), ("KUBERNETES_SERVICE_PORT", &*port)];

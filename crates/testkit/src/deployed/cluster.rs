@@ -1,19 +1,19 @@
 //! A cluster to which the manifests are applied.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use ipam_testkit::kube::{self, Kube, Kubeconfig, ServiceAccount};
-use ipam_testkit::world::until;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
-use super::{MANIFESTS, deploy};
+use crate::kube::{self, Kube, Kubeconfig, ServiceAccount};
+use crate::world::until;
 
 /// A cluster with DaemonSets and Multus' kind of object, and a node that is this machine.
 pub struct Cluster {
     pub kube: Kube,
-    folder: tempfile::TempDir,
+    folder: TempDir,
 }
 
 impl Cluster {
@@ -24,7 +24,7 @@ impl Cluster {
         let apis: Vec<String> = apis.split_whitespace().map(|api| format!("{api}=true")).collect();
         let flag = format!("--runtime-config=api/all=false,{}", apis.join(","));
         let kube = Kube::builder().flag(flag).start();
-        let folder = tempfile::tempdir().unwrap();
+        let folder = TempDir::new().unwrap();
         Kubeconfig::of(&kube, &kube.admin()).write(&folder.path().join("admin"));
         let cluster = Self { kube, folder };
         let definition = cluster.folder.path().join("definition.json");
@@ -35,9 +35,15 @@ impl Cluster {
         cluster
     }
 
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("admin")
+    }
+
+    /// What kubectl prints for the administrator; it must succeed.
     #[track_caller]
-    fn kubectl(&self, arguments: &[&str]) -> String {
-        let output = self.try_kubectl(&self.folder.path().join("admin"), arguments);
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        let output = self.try_kubectl(&self.kubeconfig(), arguments);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
@@ -50,23 +56,20 @@ impl Cluster {
 
     /// What `kubectl apply` says of each object of a manifest, by its kind and name.
     #[track_caller]
-    pub fn apply(&self, manifest: &str) -> Vec<String> {
-        let said = self.kubectl(&["apply", "-f", deploy(manifest).to_str().unwrap()]);
+    pub fn apply(&self, manifest: &Path) -> Vec<String> {
+        let said = self.kubectl(&["apply", "-f", manifest.to_str().unwrap()]);
         said.lines().map(str::to_owned).collect()
     }
 
-    #[track_caller]
-    pub fn apply_all(&self) {
-        MANIFESTS.iter().for_each(|manifest| drop(self.apply(manifest)));
-    }
-
+    /// The service account of the DaemonSets.
     pub fn account(&self) -> ServiceAccount<'_> {
         self.kube.existing_service_account("kube-system", "ipam-delegated")
     }
 
-    pub fn daemon_set(&self) -> Value {
-        let path = "/apis/apps/v1/namespaces/kube-system/daemonsets/ipam-delegated";
-        self.kube.get(path).unwrap()
+    #[track_caller]
+    pub fn daemon_set(&self, name: &str) -> Value {
+        let path = format!("/apis/apps/v1/namespaces/kube-system/daemonsets/{name}");
+        self.kube.get(&path).unwrap()
     }
 
     /// The configuration of a network for Multus.

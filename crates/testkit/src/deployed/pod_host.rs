@@ -4,31 +4,29 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use ipam_testkit::world::{Host, Outcome, binary, start, until, wait};
 use serde_json::Value;
+use tempfile::TempDir;
 
-use super::script;
+use crate::world::{Host, Outcome, binary, start, until, wait};
 
-/// Where the login lies on the host.
-pub const LOGIN: &str = "/etc/cni/net.d/ipam-delegated.d";
+/// The manifests and scripts of the image.
+const DEPLOY: [&str; 2] = ["delegates/ipam-ds-kube-node/deploy", "delegates/ipam-da-kube/deploy"];
 
 /// A host with the pod of the DaemonSet, whose containers run in a folder that has busybox and a release,
 /// and nothing that is not mounted into it.
-pub struct Machine {
+pub struct PodHost {
     pub host: Host,
-    pub root: tempfile::TempDir,
+    root: TempDir,
     pod: Value,
 }
 
-impl Machine {
-    pub fn new(daemon_set: &Value) -> Self {
+impl PodHost {
+    /// A host that runs the pod of a DaemonSet, whose image has these programs.
+    pub fn new(daemon_set: &Value, programs: &[&str]) -> Self {
         let host = Host::new();
         host.shell("for d in /opt/cni /run; do mkdir -p $d; mount -t tmpfs tmpfs $d; done");
-        let machine = Self {
-            host,
-            root: tempfile::tempdir().unwrap(),
-            pod: daemon_set["spec"]["template"]["spec"].clone(),
-        };
+        let pod = daemon_set["spec"]["template"]["spec"].clone();
+        let machine = Self { host, root: TempDir::new().unwrap(), pod };
         let root = machine.root.path();
         for folder in
             ["bin", "dev", "lib", "lib64", "proc", "ipam-delegated/bin", "account", "script"]
@@ -39,11 +37,17 @@ impl Machine {
         copy(Path::new("/bin/busybox"), &root.join("bin/busybox"));
         // Debian's busybox is without this one.
         copy(Path::new("/usr/bin/flock"), &root.join("bin/flock"));
-        let install = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../install.sh");
-        copy(&install, &root.join("ipam-delegated/install.sh"));
-        for name in
-            ["ipam-delegated", "ipam-da-local", "ipam-ds-kube-node", "ipam-ds-node-annotation"]
-        {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        copy(&source.join("install.sh"), &root.join("ipam-delegated/install.sh"));
+        for deploy in DEPLOY {
+            let there = root.join("ipam-delegated").join(deploy);
+            fs::create_dir_all(&there).unwrap();
+            for entry in fs::read_dir(source.join(deploy)).unwrap() {
+                let entry = entry.unwrap();
+                copy(&entry.path(), &there.join(entry.file_name()));
+            }
+        }
+        for name in programs {
             copy(&binary(name), &root.join("ipam-delegated/bin").join(name));
         }
         let applets = Command::new("chroot")
@@ -54,14 +58,15 @@ impl Machine {
         machine
     }
 
-    /// Where the volumes of the pod are: of the host, or a folder of the test's.
-    fn volume(&self, name: &str) -> PathBuf {
-        let volumes = self.pod["volumes"].as_array().unwrap();
-        let volume = volumes.iter().find(|volume| volume["name"] == name).unwrap();
-        match volume["hostPath"]["path"].as_str() {
-            Some(path) => path.into(),
-            None => self.root.path().join(name),
-        }
+    /// The folder of a volume of the pod: of the host, or the test's, which fills it.
+    pub fn volume(&self, name: &str) -> PathBuf {
+        self.host_path(name).unwrap_or_else(|| self.root.path().join(name))
+    }
+
+    fn host_path(&self, volume: &str) -> Option<PathBuf> {
+        let mut volumes = self.pod["volumes"].as_array().unwrap().iter();
+        let volume = volumes.find(|found| found["name"] == volume).unwrap();
+        volume["hostPath"]["path"].as_str().map(PathBuf::from)
     }
 
     /// A container of the pod, with its mounts and its command, in a folder that it cannot write to.
@@ -89,21 +94,32 @@ impl Machine {
         let words = container["command"].as_array().unwrap();
         command.args(words.iter().map(|word| word.as_str().unwrap()));
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        for variable in container["env"].as_array().into_iter().flatten() {
+            let value = match variable["valueFrom"]["fieldRef"]["fieldPath"].as_str() {
+                Some("metadata.namespace") => "kube-system",
+                Some(field) => panic!("{field}"),
+                None => variable["value"].as_str().unwrap(),
+            };
+            command.env(variable["name"].as_str().unwrap(), value);
+        }
         command.envs(variables.iter().copied());
         command
     }
 
-    /// Runs the container that installs, and says what it said.
+    /// Runs the init containers, each of which succeeds; what they print.
     #[track_caller]
-    pub fn install(&self) -> String {
-        let output = self.container(&self.pod["initContainers"][0], &[]).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
+    pub fn init(&self) -> String {
+        let mut printed = String::new();
+        for container in self.pod["initContainers"].as_array().unwrap() {
+            let output = self.container(container, &[]).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            printed += std::str::from_utf8(&output.stdout).unwrap();
+        }
+        printed
     }
 
     /// Starts the container that keeps the login.
     pub fn keep_login(&self, variables: &[(&str, &str)]) -> Keeper {
-        fs::write(self.root.path().join("script/keep-login.sh"), script()).unwrap();
         Keeper::start(self.container(&self.pod["containers"][0], variables))
     }
 
@@ -117,27 +133,33 @@ impl Machine {
 
     /// A file of the login as the host has it.
     pub fn login(&self, file: &str) -> PathBuf {
-        self.host.path(LOGIN).join(file)
+        self.host.path(self.volume("login").to_str().unwrap()).join(file)
     }
 
     pub fn token(&self) -> String {
         fs::read_to_string(self.login("token")).unwrap_or_default()
     }
 
-    /// A call of the IPAM plugin that a network names, as its main plugin makes it.
     pub fn call(&self, verb: &str, container: &str, network: &Value) -> Outcome {
+        self.call_with(&[], verb, container, network)
+    }
+
+    /// A call of the IPAM plugin that a network names, as its main plugin makes it, with these
+    /// variables.
+    pub fn call_with(
+        &self,
+        variables: &[(&str, &str)],
+        verb: &str,
+        container: &str,
+        network: &Value,
+    ) -> Outcome {
         let plugin = network["ipam"]["type"].as_str().unwrap();
         let mut command = self.host.enter(format!("/opt/cni/bin/{plugin}"));
         command.env_clear().env("CNI_PATH", "/opt/cni/bin").env("CNI_COMMAND", verb);
         command.env("CNI_CONTAINERID", container).env("CNI_IFNAME", "net1");
-        command.env("CNI_NETNS", "/run/netns/none").stdin(Stdio::piped());
-        wait(start(
-            {
-                command.stdout(Stdio::piped()).stderr(Stdio::piped());
-                command
-            },
-            network,
-        ))
+        command.env("CNI_NETNS", "/run/netns/none").envs(variables.iter().copied());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        wait(start(command, network))
     }
 }
 
