@@ -98,6 +98,7 @@ const TEXTS: &[&str] = &[
     "rangeStart",
     "rangeEnd",
     "exclude",
+    "rules",
     "index",
     "runtimeConfig",
     "args",

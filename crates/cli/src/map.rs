@@ -121,6 +121,7 @@ mod tests {
             held: None,
             free: None,
             gateways: Vec::new(),
+            rules: None,
             blocks: held.iter().enumerate().map(block).collect(),
         }
     }

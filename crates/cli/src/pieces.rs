@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::{Block, PoolRow};
 use ipam_kit::cni::address::{distance, next, offset, parse_address};
-use ipam_kit::pool::{Range, RangeSet};
+use ipam_kit::pool::{Range, RangeConfig, RangeSet};
 
 /// A pool has at most this many blocks, so that a picture of it fits a screen.
 const BLOCKS: u128 = 1024;
@@ -14,9 +14,9 @@ impl PoolRow {
     pub fn of(name: Option<&str>, set: &RangeSet, mut held: Vec<IpAddr>) -> Self {
         held.sort_unstable();
         let count = held.len() as u128;
-        let mut segments: Vec<(IpAddr, IpAddr)> = Vec::new();
-        set.ranges().iter().for_each(|range| segments.extend(range.segments()));
-        let lengths = segments.iter().map(|(first, last)| length(*first, *last));
+        let ranges = set.ranges().iter();
+        let segments = ranges.flat_map(|range| range.segments().iter().map(move |it| (range, *it)));
+        let lengths = segments.clone().map(|(_, (first, last))| length(first, last));
         let total = lengths.fold(0, u128::saturating_add);
         // A power of two, so that blocks begin at round addresses where the range does.
         let step = total.div_ceil(BLOCKS).max(1).checked_next_power_of_two().unwrap_or(1 << 127);
@@ -25,17 +25,16 @@ impl PoolRow {
         gateways.sort_unstable();
         gateways.dedup();
         let mut blocks = Vec::new();
-        for (first, last) in segments {
+        for (range, (first, last)) in segments {
             let mut from = Some(first);
             while let Some(start) = from {
                 let to = offset(start, step - 1).map_or(last, |end| end.min(last));
-                let gateway = gateways.iter().any(|gateway| start <= *gateway && *gateway <= to);
                 let before = held.partition_point(|address| *address < start);
                 let through = held.partition_point(|address| *address <= to);
                 blocks.push(Block {
                     from: start,
                     to,
-                    size: length(start, to) - u128::from(gateway),
+                    size: range.size_between(start, to),
                     held: Some((through - before) as u128),
                 });
                 from = if to < last { next(to) } else { None };
@@ -48,6 +47,7 @@ impl PoolRow {
             held: Some(count),
             free: Some(set.size().saturating_sub(count)),
             gateways,
+            rules: set.to_config().into_iter().find_map(|range| range.rules),
             blocks,
         }
     }
@@ -60,7 +60,7 @@ pub enum PoolPlace {
     Free,
     /// It is a gateway: no container gets it.
     Gateway,
-    /// It lies in a range, which excludes it.
+    /// It lies in a range, which excludes it or whose rules forbid it.
     Excluded,
     /// It is free or never given: the allocator does not say which.
     Unclear,
@@ -77,8 +77,13 @@ impl PoolRow {
             return self.spans(address).then_some(PoolPlace::Excluded);
         };
         let is_whole = block.size == length(block.from, block.to);
-        let is_known = is_whole || !self.gateways.is_empty();
-        Some(if is_known { PoolPlace::Free } else { PoolPlace::Unclear })
+        Some(if !is_whole && RangeConfig::forbids(self.rules.as_deref(), address) {
+            PoolPlace::Excluded
+        } else if is_whole || self.rules.is_some() || !self.gateways.is_empty() {
+            PoolPlace::Free
+        } else {
+            PoolPlace::Unclear
+        })
     }
 
     /// Whether an address lies between the first and the last one of a range.
@@ -114,11 +119,14 @@ mod tests {
         let ranges: Vec<ipam_kit::pool::RangeConfig> = serde_json::from_value(json!([
             {"subnet": "10.0.0.0/16", "exclude": ["10.0.4.0/24"]},
             {"subnet": "10.9.0.0/29", "gateway": "10.9.0.6"},
+            {"subnet": "10.16.0.0/16", "rules": RangeConfig::WHEREABOUTS},
         ]))
         .unwrap();
         let set = RangeSet::parse(&ranges, ipam_kit::pool::RangeRules::OURS, "ranges").unwrap();
         let written: serde_json::Value = PoolRow::of(None, &set, Vec::new()).to_row().into();
         let pool = pool(written);
+        let sizes = pool.blocks.iter().map(|block| block.size);
+        assert_eq!(sizes.sum::<u128>(), set.size());
         for (address, expected) in [
             ("10.0.0.2", Some(PoolPlace::Free)),
             ("10.0.0.1", Some(PoolPlace::Gateway)),
@@ -126,6 +134,8 @@ mod tests {
             ("10.9.0.1", Some(PoolPlace::Free)),
             ("10.9.0.6", Some(PoolPlace::Gateway)),
             ("10.9.0.7", None),
+            ("10.16.0.1", Some(PoolPlace::Free)),
+            ("10.16.1.0", Some(PoolPlace::Excluded)),
             ("10.0.0.0", None),
             ("fd00::1", None),
         ] {

@@ -54,6 +54,8 @@ pub struct PoolRow {
     pub(crate) free: Option<u128>,
     /// The gateways among its addresses, which are never given.
     pub gateways: Vec<IpAddr>,
+    /// The `rules` of its ranges, which forbid to give some of its addresses.
+    pub(crate) rules: Option<String>,
     /// The pool in pieces, at most 1024 unless excludes cut it into more: the cells of the map.
     pub blocks: Vec<Block>,
 }
@@ -141,6 +143,7 @@ impl PoolRow {
             held: members.count("held")?,
             free: members.count("free")?,
             gateways: members.addresses("gateways")?,
+            rules: members.text("rules")?,
             blocks,
         })
     }
@@ -156,6 +159,9 @@ impl PoolRow {
         row.set("free", count_to_json(self.free));
         let gateways: Vec<String> = self.gateways.iter().map(IpAddr::to_string).collect();
         row.set("gateways", gateways.into());
+        if let Some(rules) = &self.rules {
+            row.set_text("rules", rules);
+        }
         row.set("blocks", blocks.into());
         row
     }

@@ -49,10 +49,10 @@ fn config(spare: u8, host_bits: bool) -> impl Strategy<Value = RangeConfig> {
         .prop_flat_map(move |ipv4| subnet(ipv4, spare))
         .prop_flat_map(|subnet| {
             let point = move || any::<u128>().prop_map(move |bits| inside(subnet, bits));
-            let bounds = (point(), point(), any::<[bool; 2]>());
+            let bounds = (point(), point(), any::<[bool; 3]>());
             (Just(subnet), bounds, prop::option::of(point()), excludes(subnet))
         })
-        .prop_map(move |(subnet, (a, b, [with_start, with_end]), gateway, exclude)| {
+        .prop_map(move |(subnet, (a, b, [with_start, with_end, with_rules]), gateway, exclude)| {
             let subnet = if host_bits { subnet } else { subnet.trunc() };
             let (start, end) = (a.min(b), a.max(b));
             let start = (with_start || end == subnet.network()).then_some(start);
@@ -63,6 +63,7 @@ fn config(spare: u8, host_bits: bool) -> impl Strategy<Value = RangeConfig> {
                 subnet: Some(subnet.to_string()),
                 gateway: gateway.map(|gateway| gateway.to_string()),
                 exclude,
+                rules: with_rules.then(|| RangeConfig::WHEREABOUTS.to_owned()),
                 ..RangeConfig::default()
             }
         })
@@ -80,7 +81,15 @@ fn points(range: &Range, bits: &[u128]) -> Vec<IpAddr> {
         .flat_map(|point| [address::previous(point), Some(point), address::next(point)])
         .flatten();
     let random = bits.iter().map(|&bits| inside(range.subnet(), bits));
-    around.chain(random).collect()
+    around.chain(random).flat_map(|point| [point, ending_in_zero(point)]).collect()
+}
+
+/// The first address of the /24 that the address lies in; of IPv6, the address.
+fn ending_in_zero(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() & !0xff).into(),
+        IpAddr::V6(_) => address,
+    }
 }
 
 fn in_segments(range: &Range, address: IpAddr) -> bool {
@@ -105,7 +114,9 @@ proptest! {
                 || point.to_canonical() != point;
             let free = range.spans(point) && !excluded;
             prop_assert_eq!(in_segments(&range, point), free, "{}", point);
-            prop_assert_eq!(range.usable(point), free && range.gateway() != Some(point));
+            let skips_zero = config.rules.is_some() && point.is_ipv4();
+            let given = free && !(skips_zero && point == ending_in_zero(point));
+            prop_assert_eq!(range.usable(point), given && range.gateway() != Some(point));
         }
     }
 
@@ -142,6 +153,8 @@ proptest! {
         (first, bits) in config_and_points(2),
         second in config(2, false),
     ) {
+        // host-local gives what ends in .0.
+        let [first, second] = [first, second].map(|range| RangeConfig { rules: None, ..range });
         let both = RangeSet::parse(&[first.clone(), second], RangeRules::HOST_LOCAL, "s");
         let set = match both.or_else(|_| RangeSet::parse(&[first], RangeRules::HOST_LOCAL, "s")) {
             Ok(set) => set,

@@ -23,28 +23,30 @@ struct Case {
     random: u64,
 }
 
-fn v4(last: u8) -> IpAddr {
-    Ipv4Addr::new(10, 0, 0, last).into()
+/// One of 256 addresses around 10.0.1.0.
+fn v4(number: u8) -> IpAddr {
+    Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 120).to_bits() + u32::from(number)).into()
 }
 
-/// Two bounds, a gateway and what is excluded, as offsets.
-type Spread = (u8, u8, Option<u8>, Vec<u8>);
+/// Two bounds, a gateway, what is excluded, as offsets, and whether the rules are whereabouts'.
+type Spread = (u8, u8, Option<u8>, Vec<u8>, bool);
 
-/// Ranges that do not touch: each has 32 addresses of 10.0.0.0/24 to itself.
+/// Ranges that do not touch: each has 32 addresses of the 256 to itself.
 fn set() -> impl Strategy<Value = RangeSet> {
-    let range =
-        (0_u8..30, 0_u8..30, prop::option::of(0_u8..32), prop::collection::vec(0_u8..32, 0..5));
+    let holes = prop::collection::vec(0_u8..32, 0..5);
+    let range = (0_u8..30, 0_u8..30, prop::option::of(0_u8..32), holes, any::<bool>());
     let ranges = prop::collection::vec(range, 1..=8);
     (ranges, Just((0_u8..8).collect::<Vec<_>>()).prop_shuffle()).prop_filter_map(
         "not wholly excluded",
         |(ranges, places)| {
             let config = |(range, place): (&Spread, u8)| {
-                let (a, b, gateway, exclude) = range;
+                let (a, b, gateway, exclude, is_whereabouts) = range;
                 let at = |offset: &u8| v4(place * 32 + offset).to_string();
                 let value = json!({
-                    "subnet": "10.0.0.0/24", "rangeStart": at(a.min(b)), "rangeEnd": at(a.max(b)),
+                    "subnet": "10.0.0.120/23", "rangeStart": at(a.min(b)), "rangeEnd": at(a.max(b)),
                     "gateway": gateway.as_ref().map(at),
                     "exclude": exclude.iter().map(at).collect::<Vec<_>>(),
+                    "rules": is_whereabouts.then_some(RangeConfig::WHEREABOUTS),
                 });
                 serde_json::from_value::<RangeConfig>(value).unwrap()
             };
@@ -76,15 +78,17 @@ fn case() -> impl Strategy<Value = Case> {
 impl Case {
     /// host-local's walk: from the address after the one reserved last, if that lies in the set,
     /// else from the start of the first range; the ranges form a ring; it ends where it began.
-    /// Gateways, and what is excluded, are passed over.
+    /// Gateways, and what is excluded or against whereabouts' rules, are skipped.
     fn walk(&self, cursor: Option<IpAddr>) -> Vec<IpAddr> {
         let mut ring = Vec::new();
         for range in self.set.ranges() {
-            for last in 0..=255 {
-                let address = v4(last);
+            let skips_zero = range.to_config().rules.is_some();
+            for address in (0..=255).map(v4) {
                 if range.start() <= address && address <= range.end() {
                     let excluded = range.exclude().iter().any(|net| net.contains(&address));
-                    ring.push((address, range.gateway() != Some(address) && !excluded));
+                    let skipped = skips_zero && address.to_string().ends_with(".0");
+                    let gateway = range.gateway() == Some(address);
+                    ring.push((address, !gateway && !excluded && !skipped));
                 }
             }
         }
@@ -226,14 +230,14 @@ proptest! {
                 prop_assert!(from <= to);
                 let range = case.set.find(from).unwrap();
                 prop_assert!(range.spans(to));
-                // The first that would be tried, but for a gateway that stands alone before it.
+                // The first that would be tried, unless none of these is given.
                 let cursor = case.cursor.filter(|_| strategy == Choice::RoundRobin);
-                let best = case.walk(cursor).first().copied();
-                let gateway = range.gateway().filter(|_| from == to);
+                let walk = case.walk(cursor);
+                let is_shown = |address: &IpAddr| from <= *address && *address <= to;
                 prop_assert!(
-                    strategy == Choice::Random || gateway == Some(from)
-                        || best.is_none_or(|best| from <= best && best <= to),
-                    "{:?} is best, {} to {}", best, from, to
+                    strategy == Choice::Random || walk.first().is_none_or(is_shown)
+                        || !walk.iter().any(is_shown),
+                    "{:?} is best, {} to {}", walk.first(), from, to
                 );
             }
             let mut look = near;
@@ -251,9 +255,10 @@ const SUBNETS: &[&str] =
 
 /// A set of one huge range, with a hole of 2^40 addresses or so.
 fn huge() -> impl Strategy<Value = RangeSet> {
-    prop::sample::select(SUBNETS).prop_map(|subnet| {
+    (prop::sample::select(SUBNETS), any::<bool>()).prop_map(|(subnet, is_whereabouts)| {
         let exclude = if subnet.contains(':') { "fd00::100/88" } else { "10.0.0.128/25" };
-        let value = json!([{"subnet": subnet, "exclude": [exclude]}]);
+        let rules = is_whereabouts.then_some(RangeConfig::WHEREABOUTS);
+        let value = json!([{"subnet": subnet, "exclude": [exclude], "rules": rules}]);
         let configs: Vec<RangeConfig> = serde_json::from_value(value).unwrap();
         RangeSet::parse(&configs, RangeRules::ANY, "r").unwrap()
     })

@@ -90,10 +90,8 @@ impl<'a> ExpectedPool<'a> {
     /// Whether this address serves it. The allocator has checked that it is not the gateway: its
     /// rules decide which gateway a range without one has.
     fn takes(&self, address: IpAddr) -> bool {
-        let mut segments = self.ranges.iter().flat_map(Range::segments);
-        let is_inside = segments.any(|&(first, last)| first <= address && address <= last);
         self.requested.is_none_or(|requested| requested == address)
-            && (self.ranges.is_empty() || is_inside)
+            && (self.ranges.is_empty() || self.ranges.iter().any(|range| range.offers(address)))
     }
 }
 
@@ -287,6 +285,9 @@ mod tests {
             );
         }
         assert_eq!(fault(&json!([{"name": "a", "requested-ip": ""}]), &json!([]), &["::1"]), "");
+        let rules = json!([{"ranges": [{"subnet": "10.0.0.0/16", "rules": "whereabouts"}]}]);
+        assert_eq!(fault(&rules, &json!([]), &["10.0.0.1"]), "");
+        assert!(fault(&rules, &json!([]), &["10.0.1.0"]).starts_with("no address for the pool"));
     }
 
     #[test]

@@ -20,18 +20,25 @@ pub(super) struct Bounds {
     pub(super) end: IpAddr,
     pub(super) gateway: Option<IpAddr>,
     pub(super) exclude: Vec<IpNet>,
+    pub(super) rules: Option<&'static str>,
 }
 
 impl Bounds {
     pub(super) fn read(config: &RangeConfig, rules: RangeRules, path: &str) -> Result<Self> {
         let members = RangeMembers { config, path };
         let subnet = members.subnet(rules)?;
-        let defaults = Defaults::of(subnet, rules);
+        let own_rules = members.rules()?;
+        let default_gateway = match own_rules {
+            Some(_) => DefaultGateway::Nothing,
+            None => rules.default_gateway,
+        };
+        let defaults = Defaults::of(subnet, default_gateway);
         let gateway = members.gateway(subnet, rules, defaults.gateway)?;
         let start = members.bound("rangeStart", &config.range_start, subnet)?;
         let end = members.bound("rangeEnd", &config.range_end, subnet)?;
         let (start, end) = members.span(start.or(defaults.start), end.unwrap_or(defaults.end))?;
-        Ok(Self { subnet, start, end, gateway, exclude: members.exclude(subnet)? })
+        let exclude = members.exclude(subnet)?;
+        Ok(Self { subnet, start, end, gateway, exclude, rules: own_rules })
     }
 }
 
@@ -42,7 +49,7 @@ struct Defaults {
 }
 
 impl Defaults {
-    fn of(subnet: IpNet, rules: RangeRules) -> Self {
+    fn of(subnet: IpNet, gateway: DefaultGateway) -> Self {
         let last = subnet.broadcast();
         if is_small(subnet) {
             return Self { start: Some(subnet.network()), end: last, gateway: None };
@@ -54,7 +61,7 @@ impl Defaults {
                 IpAddr::V4(_) => address::previous(last).unwrap_or(last),
                 IpAddr::V6(_) => last,
             },
-            gateway: first.filter(|_| rules.default_gateway == DefaultGateway::First),
+            gateway: first.filter(|_| gateway == DefaultGateway::First),
         }
     }
 }
@@ -79,6 +86,17 @@ impl RangeMembers<'_> {
             return Err(self.error("subnet", message));
         }
         Ok(if rules.host_bits == HostBits::Ignore { subnet.trunc() } else { subnet })
+    }
+
+    fn rules(&self) -> Result<Option<&'static str>> {
+        match self.config.rules.as_deref() {
+            None => Ok(None),
+            Some(RangeConfig::WHEREABOUTS) => Ok(Some(RangeConfig::WHEREABOUTS)),
+            Some(other) => {
+                let message = format!("unknown rules {other:?}: expected \"whereabouts\"");
+                Err(self.error("rules", message))
+            }
+        }
     }
 
     fn gateway(
@@ -284,6 +302,23 @@ mod tests {
         let members = ["10.1.2.0/24", "", "", "10.9.9.9"];
         assert_eq!(read(members, HOST_LOCAL)[2], "10.9.9.9");
         refused(members, ETCD, "gateway: 10.9.9.9 is not in 10.1.2.0/24");
+    }
+
+    #[test]
+    fn by_the_rules_of_whereabouts_only_a_written_gateway_counts() {
+        let with_rules = |rules: &str, gateway| {
+            let config = config(["10.1.2.0/24", "", "", gateway]);
+            let config = RangeConfig { rules: Some(rules.to_owned()), ..config };
+            Bounds::read(&config, HOST_LOCAL, "r").map(|bounds| bounds.gateway)
+        };
+        assert_eq!(with_rules("whereabouts", "").unwrap(), None);
+        let written = with_rules("whereabouts", "10.9.9.9").unwrap();
+        assert_eq!(written.unwrap().to_string(), "10.9.9.9");
+        for rules in ["", "Whereabouts", "host-local"] {
+            let error = with_rules(rules, "").unwrap_err().to_string();
+            let expected = format!("r.rules: unknown rules {rules:?}: expected \"whereabouts\"");
+            assert_eq!(error, expected);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use serde_json::Map;
 
 use super::bounds::{Bounds, IPV4_MAPPED};
 use super::{RangeConfig, RangeRules};
@@ -20,6 +21,7 @@ pub struct Range {
     end: IpAddr,
     gateway: Option<IpAddr>,
     exclude: Vec<IpNet>,
+    rules: Option<&'static str>,
     segments: Vec<(IpAddr, IpAddr)>,
 }
 
@@ -34,10 +36,12 @@ impl Range {
     /// A member is missing, malformed, of another family than the subnet or against the rules, or
     /// start and end are outside of the subnet or in the wrong order.
     pub fn parse(config: &RangeConfig, rules: RangeRules, path: &str) -> Result<Self> {
-        let Bounds { subnet, start, end, gateway, exclude } = Bounds::read(config, rules, path)?;
+        let Bounds { subnet, start, end, gateway, exclude, rules } =
+            Bounds::read(config, rules, path)?;
         let holes = exclude.iter().chain([&IPV4_MAPPED]);
         let holes = holes.map(|hole| (hole.network(), hole.broadcast())).collect();
-        Ok(Self { segments: cut(start, end, holes), subnet, start, end, gateway, exclude })
+        let segments = cut(start, end, holes);
+        Ok(Self { subnet, start, end, gateway, exclude, rules, segments })
     }
 
     /// The subnet as written, host bits kept.
@@ -67,7 +71,8 @@ impl Range {
 
     /// Start to end without what is excluded or another range's, in order and never adjacent.
     ///
-    /// The gateway is not cut out. IPv4-mapped addresses are: Go would print them as IPv4.
+    /// Neither the gateway nor what [`Range::skips`] is cut out. IPv4-mapped addresses are: Go
+    /// would print them as IPv4.
     pub fn segments(&self) -> &[(IpAddr, IpAddr)] {
         &self.segments
     }
@@ -77,18 +82,45 @@ impl Range {
         self.start <= address && address <= self.end
     }
 
-    /// Whether the address may be given out: inside, not excluded and not the gateway.
+    /// Whether the rules of the range forbid to give the address out: by
+    /// [`RangeConfig::WHEREABOUTS`] an IPv4 address that ends in .0.
+    pub fn skips(&self, address: IpAddr) -> bool {
+        RangeConfig::forbids(self.rules, address)
+    }
+
+    /// Whether the address may be given out or is the gateway: inside, and neither excluded nor
+    /// skipped.
+    pub(super) fn offers(&self, address: IpAddr) -> bool {
+        let after = self.segments.partition_point(|&(first, _)| first <= address);
+        after > 0 && address <= self.segments[after - 1].1 && !self.skips(address)
+    }
+
+    /// Whether the address may be given out: inside, neither excluded nor skipped, and not the
+    /// gateway.
     pub fn usable(&self, address: IpAddr) -> bool {
-        self.gateway != Some(address) && self.in_segment(address)
+        self.gateway != Some(address) && self.offers(address)
     }
 
     /// How many addresses may be given out, exactly.
     pub fn size(&self) -> u128 {
-        let lengths = self.segments.iter().map(|&(first, last)| {
-            address::distance(first, last).map_or(0, |steps| steps.saturating_add(1))
-        });
-        let gateways = self.gateway.is_some_and(|gateway| self.in_segment(gateway));
-        lengths.fold(0, u128::saturating_add) - u128::from(gateways)
+        let sizes = self.segments.iter().map(|&(first, last)| self.size_between(first, last));
+        sizes.fold(0, u128::saturating_add)
+    }
+
+    /// How many addresses of a part of a segment may be given out, exactly.
+    pub fn size_between(&self, first: IpAddr, last: IpAddr) -> u128 {
+        let length = address::distance(first, last).map_or(0, |steps| steps.saturating_add(1));
+        let skipped = match (first, last) {
+            (IpAddr::V4(first), IpAddr::V4(last)) if self.rules.is_some() => {
+                let [first, last] = [first, last].map(|it| u64::from(it.to_bits()));
+                last / 256 + 1 - first.div_ceil(256)
+            }
+            _ => 0,
+        };
+        let gateway = self
+            .gateway
+            .is_some_and(|gateway| first <= gateway && gateway <= last && !self.skips(gateway));
+        length - u128::from(skipped) - u128::from(gateway)
     }
 
     /// Whether some address lies between start and end of both, host-local's rule.
@@ -104,7 +136,8 @@ impl Range {
             subnet: Some(self.subnet.to_string()),
             gateway: self.gateway.map(|gateway| gateway.to_string()),
             exclude: self.exclude.iter().map(IpNet::to_string).collect(),
-            ..RangeConfig::default()
+            rules: self.rules.map(str::to_owned),
+            unknown: Map::new(),
         }
     }
 
@@ -113,11 +146,6 @@ impl Range {
         let segments = self.segments.iter();
         let segments = segments.flat_map(|(first, last)| cut(*first, *last, holes.to_vec()));
         Self { segments: segments.collect(), ..self }
-    }
-
-    fn in_segment(&self, address: IpAddr) -> bool {
-        let after = self.segments.partition_point(|&(first, _)| first <= address);
-        after > 0 && address <= self.segments[after - 1].1
     }
 }
 
@@ -208,5 +236,8 @@ mod tests {
         assert_eq!((all.segments().len(), all.size()), (0, 0));
         let all = range(serde_json::json!({"subnet": "0.0.0.0/0", "rangeEnd": "255.255.255.255"}));
         assert_eq!(all.size(), (1 << 32) - 2);
+        let all = range(serde_json::json!({"subnet": "0.0.0.0/0", "rules": "whereabouts"}));
+        assert_eq!(all.size(), (255 << 24) - 1);
+        assert_eq!(all.segments().len(), 1);
     }
 }

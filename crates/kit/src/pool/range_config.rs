@@ -1,5 +1,7 @@
 //! A range as it is written, and the rules by which systems read it.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
@@ -27,6 +29,9 @@ pub struct RangeConfig {
     /// CIDRs and addresses that are not given out.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<String>,
+    /// Rules of its own, whatever the [`RangeRules`]: [`RangeConfig::WHEREABOUTS`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rules: Option<String>,
     /// Members of others, kept as they came.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,
@@ -40,7 +45,18 @@ impl RangeConfig {
         Key::Value("rangeEnd"),
         Key::Value("gateway"),
         Key::Value("exclude"),
+        Key::Value("rules"),
     ];
+
+    /// The `rules` of whereabouts: a range has no gateway but a written one, and gives no IPv4
+    /// address that ends in .0.
+    pub const WHEREABOUTS: &'static str = "whereabouts";
+
+    /// Whether the `rules` of a range forbid to give an address out.
+    pub fn forbids(rules: Option<&str>, address: IpAddr) -> bool {
+        let ends_in_zero = matches!(address, IpAddr::V4(address) if address.octets()[3] == 0);
+        rules == Some(Self::WHEREABOUTS) && ends_in_zero
+    }
 
     /// Refuses `strategy` in a range, where it would have no effect. `path` leads to the ranges.
     ///
@@ -181,6 +197,7 @@ mod tests {
             subnet: Some("c".to_owned()),
             gateway: Some("d".to_owned()),
             exclude: vec!["e".to_owned()],
+            rules: Some("f".to_owned()),
             unknown: Map::new(),
         };
         let written = json!(range);

@@ -133,6 +133,7 @@ impl RangeSet {
         let hole = range.exclude().iter().find(|hole| hole.contains(&address));
         Some(match hole {
             Some(hole) => format!("excluded from {range} by {hole}"),
+            None if range.skips(address) => format!("excluded from {range}: it ends in .0"),
             None => format!("not available in {range}"),
         })
     }
@@ -161,7 +162,7 @@ impl RangeSet {
     }
 
     /// The same addresses in ranges that host-local understands: one per segment, without host
-    /// bits in the subnet. It still refuses small subnets.
+    /// bits in the subnet. It still refuses small subnets, and gives what [`Range::skips`].
     pub fn without_excludes(&self) -> Vec<RangeConfig> {
         let mut configs = Vec::new();
         for range in &self.ranges {
