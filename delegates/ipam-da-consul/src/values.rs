@@ -104,14 +104,10 @@ impl AddressPair {
     /// Returns the address as a lease, as far as its own key tells.
     pub(crate) fn lease(&self, keys: &ConsulKeys) -> Lease {
         let leases = self.value.as_ref().ok().and_then(|value| value.leases).unwrap_or(0);
+        let revision = LeaseRevision { revision: revision(self.index), leases };
         Lease {
             pool: keys.name_of(&self.pool),
-            address: IpNet::from(self.address),
-            gateway: None,
-            revision: LeaseRevision { revision: revision(self.index), leases }.to_json(),
-            preexisting: false,
-            unsure: false,
-            taken: None,
+            ..Lease::bare(IpNet::from(self.address), revision.to_json())
         }
     }
 

@@ -31,16 +31,9 @@ pub(crate) fn bare_entry(address: IpAddr, found: &KeyValue, holder: Result<Holde
     let key = String::from_utf8_lossy(found.key());
     let unreadable =
         |why: &&str| Fault::Unreadable(format!("invalid value of the key {key}: {why}"));
+    let revision = LeaseRevision { revision: found.mod_revision(), leases: 0 };
     Entry {
-        lease: Lease {
-            pool: None,
-            address: IpNet::from(address),
-            gateway: None,
-            revision: LeaseRevision { revision: found.mod_revision(), leases: 0 }.to_json(),
-            preexisting: false,
-            unsure: false,
-            taken: None,
-        },
+        lease: Lease::bare(IpNet::from(address), revision.to_json()),
         fault: holder.as_ref().err().map(unreadable),
         holder: holder.ok(),
         since: None,

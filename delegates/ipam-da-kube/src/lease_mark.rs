@@ -1,6 +1,9 @@
 //! The revision of a lease: the state of its objects, as it travels with the lease.
 
+use std::net::IpAddr;
+
 use ipam_kit::allocate::Lease;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -47,6 +50,12 @@ impl LeaseMark {
     /// Reads the mark that came back with a lease.
     pub(crate) fn of(lease: &Lease) -> Option<Self> {
         Self::deserialize(&lease.revision).ok()
+    }
+
+    /// Returns the lease of an address of a pool, in this state.
+    pub(crate) fn lease(&self, subnet: IpNet, address: IpAddr) -> Lease {
+        let with_prefix = IpNet::new(address, subnet.prefix_len());
+        Lease::bare(with_prefix.unwrap_or(IpNet::from(address)), self.to_json())
     }
 
     /// Writes the mark as it travels with a lease.

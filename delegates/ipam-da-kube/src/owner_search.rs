@@ -288,18 +288,9 @@ impl<'a> OwnerSearch<'a> {
     }
 
     fn held(&self, seen: &Seen<'_>, mark: LeaseMark, taken: Option<u64>) -> HeldLease {
-        let address = IpNet::new(seen.address, seen.subnet.prefix_len());
-        let lease = Lease {
-            pool: None,
-            address: address.unwrap_or(IpNet::from(seen.address)),
-            gateway: None,
-            revision: mark.to_json(),
-            preexisting: false,
-            unsure: false,
-            taken: taken.map(time),
-        };
+        let lease = mark.lease(seen.subnet, seen.address);
         HeldLease {
-            lease,
+            lease: Lease { taken: taken.map(time), ..lease },
             mark,
             subnet: seen.subnet,
             id: seen.id.to_owned(),

@@ -214,13 +214,8 @@ impl LeaseSession {
         let fault = allocation.id.is_none().then(|| Fault::Unreadable("id is missing".to_owned()));
         Entry {
             lease: Lease {
-                pool: None,
-                address: IpNet::new(address, subnet.prefix_len()).unwrap_or(IpNet::from(address)),
-                gateway: None,
-                revision: mark.to_json(),
-                preexisting: false,
-                unsure: false,
                 taken: stamp.as_ref().map(|stamp| time(stamp.taken)),
+                ..mark.lease(subnet, address)
             },
             holder,
             since: confirmed.map(time),

@@ -161,13 +161,8 @@ impl LeaseFile {
     /// Returns the lease. Prefix length, gateway and pool are not in the file.
     pub(crate) fn lease(&self) -> Lease {
         Lease {
-            pool: None,
-            address: IpNet::from(self.address),
-            gateway: None,
-            revision: self.revision.to_json(),
-            preexisting: false,
-            unsure: false,
             taken: self.made,
+            ..Lease::bare(IpNet::from(self.address), self.revision.to_json())
         }
     }
 

@@ -76,6 +76,19 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// A lease of which nothing but the address and its state is known.
+    pub fn bare(address: IpNet, revision: Value) -> Self {
+        Self {
+            pool: None,
+            address,
+            gateway: None,
+            revision,
+            preexisting: false,
+            unsure: false,
+            taken: None,
+        }
+    }
+
     /// Whether both are the same state of the same lease: address and revision.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.address.addr() == other.address.addr() && self.revision == other.revision

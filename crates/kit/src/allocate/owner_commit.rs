@@ -146,15 +146,7 @@ mod tests {
     use crate::error::ErrorCode;
 
     fn drops(addresses: &[&str]) -> Change<'static> {
-        let lease = |address: &&str| Lease {
-            pool: None,
-            address: address.parse().unwrap(),
-            gateway: None,
-            revision: Value::Null,
-            preexisting: false,
-            unsure: false,
-            taken: None,
-        };
+        let lease = |address: &&str| Lease::bare(address.parse().unwrap(), Value::Null);
         Change { drop: addresses.iter().map(lease).collect(), ..Change::default() }
     }
 

@@ -113,12 +113,9 @@ impl IndexedLease {
     pub fn lease(&self, revision: LeaseRevision) -> Lease {
         Lease {
             pool: self.pool.clone(),
-            address: self.address,
             gateway: self.gateway,
-            revision: revision.to_json(),
-            preexisting: false,
-            unsure: false,
             taken: Some(time(self.taken)),
+            ..Lease::bare(self.address, revision.to_json())
         }
     }
 }

@@ -110,12 +110,8 @@ impl PoolRequest {
         let prefix = range.and_then(|range| IpNet::new(address, range.subnet().prefix_len()).ok());
         Lease {
             pool: self.pool.clone(),
-            address: prefix.unwrap_or(IpNet::from(address)),
             gateway: range.and_then(crate::pool::Range::gateway),
-            revision,
-            preexisting: false,
-            unsure: false,
-            taken: None,
+            ..Lease::bare(prefix.unwrap_or(IpNet::from(address)), revision)
         }
     }
 
@@ -194,12 +190,7 @@ mod tests {
         let set = requests[0].set.clone().unwrap();
         let lease = |pool: Option<&str>, address: &str| Lease {
             pool: pool.map(str::to_owned),
-            address: address.parse().unwrap(),
-            gateway: None,
-            revision: Value::Null,
-            preexisting: false,
-            unsure: false,
-            taken: None,
+            ..Lease::bare(address.parse().unwrap(), Value::Null)
         };
         for (pool, address, serves, home) in [
             (None, "10.0.0.7/32", true, true),

@@ -98,7 +98,7 @@ impl<L: Ledger> Delegate for Allocate<L> {
             let sets = sets(&mut allocator, &RequestedPools::of(request, &result)?)?;
             let addresses = result.ips.iter().map(|ip| ip.address.addr());
             let inside = addresses.filter(|ip| sets.iter().any(|set| set.find(*ip).is_some()));
-            expected = inside.map(bare_lease).collect();
+            expected = inside.map(|ip| Lease::bare(IpNet::from(ip), Value::Null)).collect();
         }
         let held = allocator.held(&owner, &expected)?;
         if expected.is_empty() && held.is_empty() {
@@ -254,19 +254,6 @@ pub fn scope(request: &Request) -> Result<Scope> {
 pub fn known(request: &Request) -> Vec<Lease> {
     let leases = request.members().leases();
     leases.inspect_err(|error| warn!("{}", error.in_full())).unwrap_or_default()
-}
-
-/// A lease of which nothing but the address is known.
-fn bare_lease(address: IpAddr) -> Lease {
-    Lease {
-        pool: None,
-        address: IpNet::from(address),
-        gateway: None,
-        revision: Value::Null,
-        preexisting: false,
-        unsure: false,
-        taken: None,
-    }
 }
 
 /// The leases that a DEL of the chain's own may release: those of an undo, or those taken between

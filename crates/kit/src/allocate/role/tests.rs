@@ -19,7 +19,7 @@ fn a_release_covers_what_was_taken_between_its_ends() {
         let release = release(fence).unwrap().unwrap();
         let taken = |hour: u64| Lease {
             taken: UNIX_EPOCH.checked_add(Duration::from_millis(hour * HOUR)),
-            ..bare_lease("10.0.0.2".parse().unwrap())
+            ..Lease::bare("10.0.0.2/32".parse().unwrap(), Value::Null)
         };
         // Without a time nothing says that it is younger.
         let unknown = Lease { taken: None, ..taken(0) };
@@ -33,5 +33,6 @@ fn a_release_covers_what_was_taken_between_its_ends() {
     let now = u64::try_from(UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
     let open = release(json!({"after": 0})).unwrap().unwrap();
     let later = UNIX_EPOCH.checked_add(Duration::from_millis(now + HOUR));
-    assert!(!open.covers(&Lease { taken: later, ..bare_lease("10.0.0.2".parse().unwrap()) }));
+    let bare = Lease::bare("10.0.0.2/32".parse().unwrap(), Value::Null);
+    assert!(!open.covers(&Lease { taken: later, ..bare }));
 }
