@@ -11,7 +11,7 @@ use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 
-use crate::lease_mark::{Confirmed, LeaseMark, ReservationMark};
+use crate::lease_mark::{LeaseMark, ReservationMark};
 use crate::memory::OwnerNote;
 use crate::names::offset_of;
 use crate::objects::PoolEntry;
@@ -99,13 +99,13 @@ impl<'a> Claiming<'a> {
             choices.into_iter().partition(|choice| choice.claim.replaces.is_some());
         for choice in &taking_over {
             match self.take_over(choice) {
-                Ok(Confirmed::Done(mark)) => made.push(self.claimed(choice, mark)),
-                Ok(Confirmed::Lost) => {
+                Ok(Outcome::Done(mark)) => made.push(self.claimed(choice, mark)),
+                Ok(Outcome::Lost | Outcome::Missing) => {
                     drop(turns);
                     self.take_back(&made, &[])?;
                     return Ok(Claimed::Lost(Vec::new()));
                 }
-                Ok(Confirmed::Unknown) => return Ok(Claimed::Unknown),
+                Ok(Outcome::Unknown) => return Ok(Claimed::Unknown),
                 Err(error) => {
                     drop(turns);
                     return Err(error.and(self.take_back(&made, &[]).err()));
@@ -247,15 +247,8 @@ impl<'a> Claiming<'a> {
         }
         patch.add_entries(object, &entries);
         if self.session.knows_schema() {
-            return Ok(match self.session.store.patch_pool_quietly(&name, &patch)? {
-                Outcome::Done(head) => {
-                    self.session.memory.remember_pool(&name, &head.metadata);
-                    Outcome::Done(())
-                }
-                Outcome::Lost => Outcome::Lost,
-                Outcome::Missing => Outcome::Missing,
-                Outcome::Unknown => Outcome::Unknown,
-            });
+            let outcome = self.session.store.patch_pool_quietly(&name, &patch)?;
+            return Ok(outcome.map(|head| self.session.memory.remember_pool(&name, &head.metadata)));
         }
         let outcome = self.session.store.patch_pool(&name, &patch)?;
         Ok(self.session.learn(&name, outcome, &entries))
@@ -290,9 +283,9 @@ impl<'a> Claiming<'a> {
 
     /// Takes a requested address from its holder, if the holder's lease is in the state that was
     /// seen.
-    fn take_over(&mut self, choice: &ChosenAddress<'_>) -> Result<Confirmed> {
+    fn take_over(&mut self, choice: &ChosenAddress<'_>) -> Result<Outcome<LeaseMark>> {
         let replaced = choice.claim.replaces.as_ref().and_then(HeldLease::of_entry);
-        let Some(mut seen) = replaced else { return Ok(Confirmed::Lost) };
+        let Some(mut seen) = replaced else { return Ok(Outcome::Lost) };
         seen.lease.taken = None;
         self.session.confirm(self.owner, &seen)
     }

@@ -7,7 +7,7 @@ use ipam_kit::allocate::removal::may_be_held;
 use ipam_kit::allocate::{Lease, Owner};
 
 use crate::claim::{Claimed, Claiming};
-use crate::lease_mark::{Confirmed, LeaseMark, ReservationMark};
+use crate::lease_mark::{LeaseMark, ReservationMark};
 use crate::objects::PoolEntry;
 use crate::patch::Patch;
 use crate::pools_token::{HeldLease, PoolsToken};
@@ -71,11 +71,11 @@ fn confirm_and_release(
             return Ok(Outcome::Lost);
         }
         match session.confirm(owner, &seen)? {
-            Confirmed::Done(mark) => {
+            Outcome::Done(mark) => {
                 kept.push(Lease { revision: mark.to_json(), ..lease.clone() });
             }
-            Confirmed::Lost => return Ok(Outcome::Lost),
-            Confirmed::Unknown => return Ok(Outcome::Unknown),
+            Outcome::Lost | Outcome::Missing => return Ok(Outcome::Lost),
+            Outcome::Unknown => return Ok(Outcome::Unknown),
         }
     }
     let doomed: Vec<HeldLease> = change.drop.iter().filter_map(held_of).cloned().collect();
@@ -89,10 +89,14 @@ fn confirm_and_release(
 impl LeaseSession {
     /// Writes an owner into a lease that was seen: its own, or one that it takes over. The
     /// reservation decides; without reservations, the entry.
-    pub(crate) fn confirm(&mut self, owner: &Owner, seen: &HeldLease) -> Result<Confirmed> {
+    pub(crate) fn confirm(
+        &mut self,
+        owner: &Owner,
+        seen: &HeldLease,
+    ) -> Result<Outcome<LeaseMark>> {
         let confirmed = self.confirm_as_seen(owner, seen)?;
         // A note may have shown an earlier state.
-        self.trusts_notes &= matches!(confirmed, Confirmed::Done(_));
+        self.trusts_notes &= matches!(confirmed, Outcome::Done(_));
         Ok(confirmed)
     }
 
@@ -108,7 +112,7 @@ impl LeaseSession {
         Ok(is_replaced)
     }
 
-    fn confirm_as_seen(&mut self, owner: &Owner, seen: &HeldLease) -> Result<Confirmed> {
+    fn confirm_as_seen(&mut self, owner: &Owner, seen: &HeldLease) -> Result<Outcome<LeaseMark>> {
         let taken = seen.lease.taken.and_then(milliseconds).unwrap_or_else(now);
         let stamp = OwnerStamp::of(owner, seen.subnet, &self.pod.uid, taken, now());
         if !self.overlap_check {
@@ -136,10 +140,10 @@ impl LeaseSession {
         };
         let written = match outcome {
             Outcome::Done(head) => ReservationMark::of_metadata(&head.metadata),
-            Outcome::Unknown => return Ok(Confirmed::Unknown),
+            Outcome::Unknown => return Ok(Outcome::Unknown),
             Outcome::Lost | Outcome::Missing => match self.reserved_before(owner, seen)? {
                 Some(written) => written,
-                None => return Ok(Confirmed::Lost),
+                None => return Ok(Outcome::Lost),
             },
         };
         if seen.id != stamp.container {
@@ -147,7 +151,7 @@ impl LeaseSession {
                 Ok(true) => {}
                 Ok(false) => {
                     self.delete_reservation(seen.address(), &written)?;
-                    return Ok(Confirmed::Lost);
+                    return Ok(Outcome::Lost);
                 }
                 Err(error) => {
                     let deleted = self.delete_reservation(seen.address(), &written);
@@ -156,7 +160,7 @@ impl LeaseSession {
             }
         }
         mark.reservation = Some(written);
-        Ok(Confirmed::Done(mark))
+        Ok(Outcome::Done(mark))
     }
 
     /// Returns the reservation that an interrupted call of the owner has made of another's entry.
@@ -176,17 +180,18 @@ impl LeaseSession {
     }
 
     /// Confirms the entry of a lease without a reservation, as far as the CRD keeps the mark.
-    fn confirm_entry(&mut self, seen: &HeldLease, stamp: &OwnerStamp) -> Result<Confirmed> {
+    fn confirm_entry(
+        &mut self,
+        seen: &HeldLease,
+        stamp: &OwnerStamp,
+    ) -> Result<Outcome<LeaseMark>> {
         let text = Some(self.new_text(stamp));
         let mark = LeaseMark { text: text.clone(), reservation: None, ..seen.mark.clone() };
         // Also if the CRD drops the text: the tests show that the entry is still the owner's.
         let mut patch = Patch::default();
         patch.replace_entry(&seen.key(), &expected(seen), &self.entry(stamp, text));
-        Ok(match self.store.patch_pool_quietly(&self.pool_of(seen.subnet), &patch)? {
-            Outcome::Done(_) => Confirmed::Done(mark),
-            Outcome::Lost | Outcome::Missing => Confirmed::Lost,
-            Outcome::Unknown => Confirmed::Unknown,
-        })
+        let outcome = self.store.patch_pool_quietly(&self.pool_of(seen.subnet), &patch)?;
+        Ok(outcome.map(|_| mark))
     }
 
     /// Writes the id of the present sandbox into the entry of an earlier one; false if the entry

@@ -38,14 +38,6 @@ pub(crate) struct ReservationMark {
     pub(crate) resource_version: String,
 }
 
-/// The outcome of a confirmation.
-pub(crate) enum Confirmed {
-    Done(LeaseMark),
-    /// The lease has changed.
-    Lost,
-    Unknown,
-}
-
 impl LeaseMark {
     /// Reads the mark that came back with a lease.
     pub(crate) fn of(lease: &Lease) -> Option<Self> {

@@ -39,20 +39,14 @@ impl LeaseSession {
         outcome: Outcome<IpPool>,
         entries: &[(u64, PoolEntry)],
     ) -> Outcome<()> {
-        match outcome {
-            Outcome::Done(pool) => {
-                let shown = entries.first().and_then(|(key, _)| pool.allocation(&key.to_string()));
-                if let Some(shown) = shown {
-                    let mark = (!self.overlap_check).then_some(shown.mark.is_some());
-                    self.memory.remember_schema(shown.ifname.is_some(), mark);
-                }
-                self.memory.remember_pool(name, &pool.metadata);
-                Outcome::Done(())
+        outcome.map(|pool| {
+            let shown = entries.first().and_then(|(key, _)| pool.allocation(&key.to_string()));
+            if let Some(shown) = shown {
+                let mark = (!self.overlap_check).then_some(shown.mark.is_some());
+                self.memory.remember_schema(shown.ifname.is_some(), mark);
             }
-            Outcome::Lost => Outcome::Lost,
-            Outcome::Missing => Outcome::Missing,
-            Outcome::Unknown => Outcome::Unknown,
-        }
+            self.memory.remember_pool(name, &pool.metadata);
+        })
     }
 
     /// Fails if whereabouts 0.3 has made a pool of this subnet: it gave some another name, and its

@@ -36,6 +36,18 @@ pub(crate) enum Outcome<T> {
     Unknown,
 }
 
+impl<T> Outcome<T> {
+    /// Applies a function to the answer of a change that was made.
+    pub(crate) fn map<U>(self, map: impl FnOnce(T) -> U) -> Outcome<U> {
+        match self {
+            Self::Done(answer) => Outcome::Done(map(answer)),
+            Self::Lost => Outcome::Lost,
+            Self::Missing => Outcome::Missing,
+            Self::Unknown => Outcome::Unknown,
+        }
+    }
+}
+
 impl ObjectStore {
     pub(crate) fn new(kube: Kube, namespace: String) -> Self {
         Self { kube, namespace }
@@ -68,14 +80,14 @@ impl ObjectStore {
     /// Asks for a change of a pool that does not exist: the answer shows whether the kind is served,
     /// and whether pools may be changed.
     pub(crate) fn check_ready(&mut self) -> Result<()> {
-        let namespace = self.namespace.clone();
-        let resource = resource(POOLS, &namespace, Some(ABSENT));
-        match self.change::<IgnoredAny>(&ApiChange::patch(resource, "[]"))? {
+        let Self { kube, namespace } = self;
+        let resource = resource(POOLS, namespace, Some(ABSENT));
+        match change::<IgnoredAny>(kube, &ApiChange::patch(resource, "[]"))? {
             Outcome::Done(_) | Outcome::Lost | Outcome::Missing => Ok(()),
             Outcome::Unknown => {
+                let message = format!("PATCH {resource}: no answer from the API server");
                 // An answer to a read says more.
                 self.read_pool(ABSENT)?;
-                let message = format!("PATCH {resource}: no answer from the API server");
                 Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("check the API server"))
             }
         }
@@ -83,14 +95,16 @@ impl ObjectStore {
 
     /// Makes a pool with its first entries.
     pub(crate) fn create_pool(&mut self, pool: &Value) -> Result<Outcome<IpPool>> {
-        let (body, namespace) = (pool.to_string(), self.namespace.clone());
-        self.change(&ApiChange::post(resource(POOLS, &namespace, None), &body))
+        let Self { kube, namespace } = self;
+        let body = pool.to_string();
+        change(kube, &ApiChange::post(resource(POOLS, namespace, None), &body))
     }
 
     /// Changes a pool. The answer has the object.
     pub(crate) fn patch_pool(&mut self, name: &str, patch: &Patch) -> Result<Outcome<IpPool>> {
-        let (body, namespace) = (patch.to_bytes(), self.namespace.clone());
-        self.change(&ApiChange::patch(resource(POOLS, &namespace, Some(name)), &body))
+        let Self { kube, namespace } = self;
+        let body = patch.to_bytes();
+        change(kube, &ApiChange::patch(resource(POOLS, namespace, Some(name)), &body))
     }
 
     /// Changes a pool. The answer has its metadata alone.
@@ -99,9 +113,10 @@ impl ObjectStore {
         name: &str,
         patch: &Patch,
     ) -> Result<Outcome<WrittenObject>> {
-        let (body, namespace) = (patch.to_bytes(), self.namespace.clone());
-        let change = ApiChange::patch(resource(POOLS, &namespace, Some(name)), &body);
-        self.change(&ApiChange { metadata_only: true, ..change })
+        let Self { kube, namespace } = self;
+        let body = patch.to_bytes();
+        let patch = ApiChange::patch(resource(POOLS, namespace, Some(name)), &body);
+        change(kube, &ApiChange { metadata_only: true, ..patch })
     }
 
     /// Reads a reservation; `None` if it does not exist.
@@ -160,9 +175,10 @@ impl ObjectStore {
             "metadata": metadata,
             "spec": spec,
         });
-        let (body, namespace) = (body.to_string(), self.namespace.clone());
-        let change = ApiChange::post(resource(RESERVATIONS, &namespace, None), &body);
-        self.change(&ApiChange { metadata_only: true, ..change })
+        let Self { kube, namespace } = self;
+        let body = body.to_string();
+        let post = ApiChange::post(resource(RESERVATIONS, namespace, None), &body);
+        change(kube, &ApiChange { metadata_only: true, ..post })
     }
 
     /// Changes a reservation.
@@ -171,9 +187,10 @@ impl ObjectStore {
         name: &str,
         patch: &Patch,
     ) -> Result<Outcome<WrittenObject>> {
-        let (body, namespace) = (patch.to_bytes(), self.namespace.clone());
-        let change = ApiChange::patch(resource(RESERVATIONS, &namespace, Some(name)), &body);
-        self.change(&ApiChange { metadata_only: true, ..change })
+        let Self { kube, namespace } = self;
+        let body = patch.to_bytes();
+        let patch = ApiChange::patch(resource(RESERVATIONS, namespace, Some(name)), &body);
+        change(kube, &ApiChange { metadata_only: true, ..patch })
     }
 
     /// Deletes a reservation that is in a certain state.
@@ -185,42 +202,42 @@ impl ObjectStore {
         let ReservationMark { uid, resource_version } = seen;
         let preconditions = json!({"uid": uid, "resourceVersion": resource_version});
         let body = json!({"preconditions": preconditions}).to_string();
-        let namespace = self.namespace.clone();
-        self.change(&ApiChange::delete(resource(RESERVATIONS, &namespace, Some(name)), &body))
+        let Self { kube, namespace } = self;
+        change(kube, &ApiChange::delete(resource(RESERVATIONS, namespace, Some(name)), &body))
     }
+}
 
-    /// Sends a change, and sorts its outcome.
-    fn change<T: DeserializeOwned>(&mut self, change: &ApiChange<'_>) -> Result<Outcome<T>> {
-        let refusal = match self.kube.ask(change).map_err(explain(change.resource.plural))? {
-            ApiOutcome::Done(answer) => return Ok(Outcome::Done(answer)),
-            ApiOutcome::Unknown => return Ok(Outcome::Unknown),
-            ApiOutcome::Refused(refusal) => refusal,
-        };
-        let ApiChange { method, resource, .. } = change;
-        let (code, message, advice) = match refusal.reason {
-            RefusalReason::AlreadyExists | RefusalReason::Conflict | RefusalReason::TestFailed => {
-                return Ok(Outcome::Lost);
-            }
-            RefusalReason::NotFound if resource.name.is_some() => return Ok(Outcome::Missing),
-            RefusalReason::NotFound => (
-                ErrorCode::BACKEND,
-                format!("the namespace {} does not exist", self.namespace),
-                "correct ipam.kube.namespace, or create the namespace",
-            ),
-            RefusalReason::TooLarge => (
-                ErrorCode::EXHAUSTED,
-                "the object has reached the size limit of the API server".to_owned(),
-                "an IPPool holds some 11,000 addresses: release leases, or divide the range among several pools",
-            ),
-            RefusalReason::Invalid => (
-                ErrorCode::BACKEND,
-                "the API server refuses the object".to_owned(),
-                "compare the custom resource definitions in the cluster with those of this release",
-            ),
-        };
-        let error = Error::new(code, format!("{method} {resource}: {message}"));
-        Err(error.caused_by(refusal.message).advise(advice))
-    }
+/// Sends a change, and sorts its outcome.
+fn change<T: DeserializeOwned>(kube: &mut Kube, change: &ApiChange<'_>) -> Result<Outcome<T>> {
+    let refusal = match kube.ask(change).map_err(explain(change.resource.plural))? {
+        ApiOutcome::Done(answer) => return Ok(Outcome::Done(answer)),
+        ApiOutcome::Unknown => return Ok(Outcome::Unknown),
+        ApiOutcome::Refused(refusal) => refusal,
+    };
+    let ApiChange { method, resource, .. } = change;
+    let (code, message, advice) = match refusal.reason {
+        RefusalReason::AlreadyExists | RefusalReason::Conflict | RefusalReason::TestFailed => {
+            return Ok(Outcome::Lost);
+        }
+        RefusalReason::NotFound if resource.name.is_some() => return Ok(Outcome::Missing),
+        RefusalReason::NotFound => (
+            ErrorCode::BACKEND,
+            format!("the namespace {} does not exist", resource.namespace.unwrap_or_default()),
+            "correct ipam.kube.namespace, or create the namespace",
+        ),
+        RefusalReason::TooLarge => (
+            ErrorCode::EXHAUSTED,
+            "the object has reached the size limit of the API server".to_owned(),
+            "an IPPool holds some 11,000 addresses: release leases, or divide the range among several pools",
+        ),
+        RefusalReason::Invalid => (
+            ErrorCode::BACKEND,
+            "the API server refuses the object".to_owned(),
+            "compare the custom resource definitions in the cluster with those of this release",
+        ),
+    };
+    let error = Error::new(code, format!("{method} {resource}: {message}"));
+    Err(error.caused_by(refusal.message).advise(advice))
 }
 
 /// The name of a pool that does not exist.
