@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 
 use ipam_kit::allocate::ledger::{Change, Claim, Entry, Taken};
-use ipam_kit::allocate::owner_index::now;
+use ipam_kit::allocate::owner_index::{now, time};
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
@@ -30,20 +30,14 @@ pub(crate) struct Claiming<'a> {
     taken: BTreeSet<IpAddr>,
     /// The owner's note before the claims, if they have changed it.
     noted: Option<Option<OwnerNote>>,
-}
-
-/// A claim that was made.
-#[derive(Clone, Debug)]
-pub(crate) struct ClaimedLease {
-    /// The number of the claim.
-    index: usize,
-    pub(crate) lease: Lease,
-    held: HeldLease,
+    /// The leases taken so far, by the number of the claim: an entry, then also its reservation.
+    held: BTreeMap<usize, HeldLease>,
 }
 
 /// The outcome of all claims of a commit.
 pub(crate) enum Claimed {
-    Done(Vec<ClaimedLease>),
+    /// The leases, in the order of the claims.
+    Done(Vec<HeldLease>),
     Lost(Vec<Taken>),
     Unknown,
 }
@@ -79,7 +73,7 @@ impl<'a> Claiming<'a> {
         pools: BTreeMap<String, ReadPool>,
         taken: BTreeSet<IpAddr>,
     ) -> Self {
-        Self { session, owner, pools, taken, noted: None }
+        Self { session, owner, pools, taken, noted: None, held: BTreeMap::new() }
     }
 
     /// Makes the claims of a change, all or none. `turns` end when the pools have the entries.
@@ -94,58 +88,47 @@ impl<'a> Claiming<'a> {
                 Err(taken) => return Ok(Claimed::Lost(taken)),
             }
         }
-        let mut made: Vec<ClaimedLease> = Vec::new();
-        let (taking_over, choices): (Vec<_>, Vec<_>) =
-            choices.into_iter().partition(|choice| choice.claim.replaces.is_some());
-        for choice in &taking_over {
-            match self.take_over(choice) {
-                Ok(Outcome::Done(mark)) => made.push(self.claimed(choice, mark)),
-                Ok(Outcome::Lost | Outcome::Missing) => {
-                    drop(turns);
-                    self.take_back(&made, &[])?;
-                    return Ok(Claimed::Lost(Vec::new()));
-                }
-                Ok(Outcome::Unknown) => return Ok(Claimed::Unknown),
-                Err(error) => {
-                    drop(turns);
-                    return Err(error.and(self.take_back(&made, &[]).err()));
-                }
+        match self.claim(&choices, turns) {
+            Ok(Claimed::Lost(taken)) => {
+                self.take_back()?;
+                Ok(Claimed::Lost(taken))
+            }
+            Err(error) => Err(error.and(self.take_back().err())),
+            other => other,
+        }
+    }
+
+    fn claim(&mut self, choices: &[ChosenAddress<'_>], turns: Vec<File>) -> Result<Claimed> {
+        let (replacing, free): (Vec<_>, Vec<_>) =
+            choices.iter().partition(|choice| choice.claim.replaces.is_some());
+        for choice in replacing {
+            match self.take_over(choice)? {
+                Outcome::Done(mark) => self.hold(choice, mark),
+                Outcome::Lost | Outcome::Missing => return Ok(Claimed::Lost(Vec::new())),
+                Outcome::Unknown => return Ok(Claimed::Unknown),
             }
         }
-        if !choices.is_empty() && !self.session.names_owners() {
-            let leases = choices.iter().map(|choice| {
-                let mark = self.session.new_mark();
-                choice.claim.lease(choice.address, mark.to_json())
-            });
-            self.noted = Some(self.session.memory.doubt_owner(self.owner, leases.collect()));
+        match self.enter_all(&free, turns)? {
+            Outcome::Done(()) => {}
+            Outcome::Lost | Outcome::Missing => return Ok(Claimed::Lost(Vec::new())),
+            Outcome::Unknown => return Ok(Claimed::Unknown),
         }
-        let (entered, outcome) = self.enter_all(&choices, turns);
-        match outcome {
-            Ok(Outcome::Done(())) => {}
-            Ok(Outcome::Unknown) => return Ok(Claimed::Unknown),
-            Ok(Outcome::Lost | Outcome::Missing) => {
-                self.take_back(&made, &entered)?;
-                return Ok(Claimed::Lost(Vec::new()));
-            }
-            Err(error) => return Err(error.and(self.take_back(&made, &entered).err())),
-        }
-        for (done, choice) in entered.iter().enumerate() {
-            match self.reserve(choice) {
-                Ok(Reserved::Own(mark)) => made.push(self.claimed(choice, mark)),
-                Ok(Reserved::Foreign(holder)) => {
-                    self.take_back(&made, &entered[done..])?;
-                    let ChosenAddress { index, address, .. } = **choice;
+        let reserved = if self.session.overlap_check { free } else { Vec::new() };
+        for choice in reserved {
+            match self.reserve(choice)? {
+                Reserved::Own(reservation) => {
+                    let mark = LeaseMark { reservation: Some(reservation), ..self.mark(choice) };
+                    self.hold(choice, mark);
+                }
+                Reserved::Foreign(holder) => {
+                    let ChosenAddress { index, address, .. } = *choice;
                     let holder = Some(*holder);
                     return Ok(Claimed::Lost(vec![Taken { claim: index, address, holder }]));
                 }
-                Ok(Reserved::Unknown) => return Ok(Claimed::Unknown),
-                Err(error) => {
-                    return Err(error.and(self.take_back(&made, &entered[done..]).err()));
-                }
+                Reserved::Unknown => return Ok(Claimed::Unknown),
             }
         }
-        made.sort_by_key(|made| made.index);
-        Ok(Claimed::Done(made))
+        Ok(Claimed::Done(std::mem::take(&mut self.held).into_values().collect()))
     }
 
     /// Chooses the address of a claim: one of an unknown change if it is a candidate, so that only
@@ -205,26 +188,34 @@ impl<'a> Claiming<'a> {
         }
     }
 
-    /// Adds the entries of all claims, pool by pool, and returns those that were added. The turns at
-    /// the pools end with it: a release takes them again.
-    fn enter_all<'c, 'p>(
+    /// Adds the entries of claims, pool by pool. The turns at the pools end with it: a release takes
+    /// them again.
+    fn enter_all(
         &mut self,
-        choices: &'c [ChosenAddress<'p>],
+        choices: &[&ChosenAddress<'_>],
         _turns: Vec<File>,
-    ) -> (Vec<&'c ChosenAddress<'p>>, Result<Outcome<()>>) {
+    ) -> Result<Outcome<()>> {
+        if !choices.is_empty() && !self.session.names_owners() {
+            let leases = choices.iter().map(|choice| self.lease(choice, &self.session.new_mark()));
+            self.noted = Some(self.session.memory.doubt_owner(self.owner, leases.collect()));
+        }
         let subnets: BTreeSet<IpNet> = choices.iter().map(|choice| choice.subnet).collect();
-        let mut entered = Vec::new();
         for subnet in subnets {
             let of_pool: Vec<&ChosenAddress<'_>> =
-                choices.iter().filter(|choice| choice.subnet == subnet).collect();
-            let outcome = self.enter(subnet, &of_pool);
-            if let Ok(Outcome::Unknown) = outcome {
-                self.session.unknown.extend(of_pool.iter().map(|choice| choice.address));
+                choices.iter().copied().filter(|choice| choice.subnet == subnet).collect();
+            match self.enter(subnet, &of_pool)? {
+                Outcome::Done(()) => {}
+                Outcome::Unknown => {
+                    self.session.unknown.extend(of_pool.iter().map(|choice| choice.address));
+                    return Ok(Outcome::Unknown);
+                }
+                other => return Ok(other),
             }
-            let Ok(Outcome::Done(())) = outcome else { return (entered, outcome) };
-            entered.extend(of_pool);
+            for choice in of_pool {
+                self.hold(choice, self.mark(choice));
+            }
         }
-        (entered, Ok(Outcome::Done(())))
+        Ok(Outcome::Done(()))
     }
 
     /// Adds entries to a pool, which is made if it is missing.
@@ -256,24 +247,17 @@ impl<'a> Claiming<'a> {
 
     /// Makes the reservation of an address, or finds the owner's own.
     fn reserve(&mut self, choice: &ChosenAddress<'_>) -> Result<Reserved> {
-        let mut mark = self.session.new_mark();
-        if !self.session.overlap_check {
-            mark.text.clone_from(&choice.text);
-            return Ok(Reserved::Own(mark));
-        }
         let name = self.session.names.reservation(choice.address);
         let podref = self.session.pod.podref.clone();
         for _ in 0..TRIES {
             let outcome = self.session.store.create_reservation(&name, &podref, &choice.stamp)?;
             if let Outcome::Done(head) = outcome {
-                mark.reservation = Some(ReservationMark::of_metadata(&head.metadata));
-                return Ok(Reserved::Own(mark));
+                return Ok(Reserved::Own(ReservationMark::of_metadata(&head.metadata)));
             }
-            let Some(present) = self.session.store.read_reservation(&name)? else { continue };
+            let Some(present) = self.session.read_reservation(choice.address)? else { continue };
             let stamp = OwnerStamp::of_reservation(&present);
             if stamp.as_ref().is_some_and(|stamp| stamp.is_of(self.owner)) {
-                mark.reservation = Some(ReservationMark::of(&present));
-                return Ok(Reserved::Own(mark));
+                return Ok(Reserved::Own(ReservationMark::of(&present)));
             }
             let entry = self.session.reserved_entry(choice.subnet, choice.address, &present);
             return Ok(Reserved::Foreign(Box::new(entry)));
@@ -290,34 +274,33 @@ impl<'a> Claiming<'a> {
         self.session.confirm(self.owner, &seen)
     }
 
-    fn claimed(&self, choice: &ChosenAddress<'_>, mark: LeaseMark) -> ClaimedLease {
-        let lease = choice.claim.lease(choice.address, mark.to_json());
-        let lease = Lease { taken: Some(std::time::SystemTime::now()), ..lease };
-        ClaimedLease { index: choice.index, held: self.held(choice, &lease, mark), lease }
-    }
-
-    fn held(&self, choice: &ChosenAddress<'_>, lease: &Lease, mark: LeaseMark) -> HeldLease {
-        HeldLease {
-            lease: lease.clone(),
+    /// Notes what a claim has taken.
+    fn hold(&mut self, choice: &ChosenAddress<'_>, mark: LeaseMark) {
+        let held = HeldLease {
+            lease: self.lease(choice, &mark),
             subnet: choice.subnet,
             id: choice.stamp.container.clone(),
             ifname: mark.ifname.then(|| choice.stamp.ifname.clone()),
             mark,
             in_pool: true,
-        }
+        };
+        self.held.insert(choice.index, held);
     }
 
-    /// Takes back claims and entries of this commit.
-    fn take_back(&mut self, made: &[ClaimedLease], entered: &[&ChosenAddress<'_>]) -> Result<()> {
-        let mut held: Vec<HeldLease> = made.iter().map(|made| made.held.clone()).collect();
-        for choice in entered {
-            let mark = LeaseMark { text: choice.text.clone(), ..self.session.new_mark() };
-            let lease = choice.claim.lease(choice.address, mark.to_json());
-            held.push(self.held(choice, &lease, mark));
-        }
-        if !held.is_empty() {
-            self.session.release(&held)?;
-        }
+    fn lease(&self, choice: &ChosenAddress<'_>, mark: &LeaseMark) -> Lease {
+        let lease = choice.claim.lease(choice.address, mark.to_json());
+        Lease { taken: Some(time(choice.stamp.taken)), ..lease }
+    }
+
+    /// Returns the mark of an entry, as an earlier answer has shown the schema.
+    fn mark(&self, choice: &ChosenAddress<'_>) -> LeaseMark {
+        LeaseMark { text: choice.text.clone(), ..self.session.new_mark() }
+    }
+
+    /// Takes back what the claims have taken.
+    fn take_back(&mut self) -> Result<()> {
+        let held: Vec<HeldLease> = std::mem::take(&mut self.held).into_values().collect();
+        self.session.release(&held)?;
         if let Some(before) = self.noted.take() {
             self.session.memory.restore_owner(self.owner, before);
         }
@@ -327,19 +310,13 @@ impl<'a> Claiming<'a> {
 
 /// The outcome of a reservation.
 enum Reserved {
-    Own(LeaseMark),
+    Own(ReservationMark),
     /// Another owner's.
     Foreign(Box<Entry>),
     Unknown,
 }
 
 impl LeaseSession {
-    /// Takes back claims.
-    pub(crate) fn withdraw(&mut self, claimed: &[ClaimedLease]) -> Result<()> {
-        let held: Vec<HeldLease> = claimed.iter().map(|claimed| claimed.held.clone()).collect();
-        if held.is_empty() { Ok(()) } else { self.release(&held).map(drop) }
-    }
-
     /// Returns a text for the entry of a lease that no other lease has.
     pub(crate) fn new_text(&self, stamp: &OwnerStamp) -> String {
         stamp.to_mark(&format!("{:016x}", RandomState::new().build_hasher().finish()))

@@ -36,12 +36,12 @@ pub(crate) fn commit(
         Ok(Outcome::Done(kept)) => kept,
         Ok(Outcome::Unknown) => return Ok(Commit::Unknown),
         Ok(Outcome::Lost | Outcome::Missing) => {
-            session.withdraw(&claimed)?;
+            session.release(&claimed)?;
             return Ok(Commit::Lost { taken: Vec::new(), view: None });
         }
-        Err(error) => return Err(error.and(session.withdraw(&claimed).err())),
+        Err(error) => return Err(error.and(session.release(&claimed).err())),
     };
-    let claimed: Vec<Lease> = claimed.into_iter().map(|claimed| claimed.lease).collect();
+    let claimed: Vec<Lease> = claimed.into_iter().map(|held| held.lease).collect();
     for (claim, lease) in change.claim.iter().zip(&claimed) {
         session.remember_cursor(claim.request, lease.address.addr());
     }
@@ -172,7 +172,7 @@ impl LeaseSession {
         if seen.id == owner.container.as_str() || seen.mark.reservation.is_some() {
             return Ok(None);
         }
-        let present = self.store.read_reservation(&self.names.reservation(seen.address()))?;
+        let present = self.read_reservation(seen.address())?;
         let own = present.filter(|present| {
             OwnerStamp::of_reservation(present).is_some_and(|stamp| stamp.is_of(owner))
         });

@@ -48,9 +48,14 @@ enum Verdict {
 }
 
 impl<'a> OwnerSearch<'a> {
-    pub(crate) fn new(session: &'a mut LeaseSession, query: &ViewQuery<'a>) -> Self {
+    /// Begins a search with the owner's note.
+    pub(crate) fn new(
+        session: &'a mut LeaseSession,
+        query: &ViewQuery<'a>,
+        note: Option<OwnerNote>,
+    ) -> Self {
         let ViewQuery { owner, known, need, .. } = *query;
-        let note = session.memory.owner(owner).filter(|_| session.trusts_notes);
+        let note = note.filter(|_| session.trusts_notes);
         Self { session, owner, note, known, need }
     }
 
@@ -87,10 +92,10 @@ impl<'a> OwnerSearch<'a> {
         if seen.id != self.owner.container.as_str() {
             return self.judge_other_sandbox(seen);
         }
-        let is_named = match &seen.allocation.ifname {
-            Some(ifname) if ifname != self.owner.ifname.as_str() => return Ok(Verdict::Foreign),
-            ifname => ifname.is_some() || self.is_noted(seen.address),
-        };
+        let ifname = seen.allocation.ifname.as_deref();
+        if ifname.is_some_and(|ifname| ifname != self.owner.ifname.as_str()) {
+            return Ok(Verdict::Foreign);
+        }
         // A release reads the present state, which others may have changed since the note.
         if !(self.need == Need::Proof && self.reads_reservations())
             && let Some(verdict) = self.judge_by_note(seen)
@@ -103,8 +108,14 @@ impl<'a> OwnerSearch<'a> {
                 false => Verdict::Foreign,
             });
         }
+        self.judge_by_reservation(seen)
+    }
+
+    /// Judges an entry of the owner's container by the reservation of its address, if it has one,
+    /// and by the interface that the entry or a note names.
+    fn judge_by_reservation(&mut self, seen: &Seen<'_>) -> Result<Verdict> {
         let reservation = match self.reads_reservations() {
-            true => self.read_reservation(seen.address)?,
+            true => self.session.read_reservation(seen.address)?,
             false => None,
         };
         let stamp = reservation.as_ref().and_then(OwnerStamp::of_reservation);
@@ -122,6 +133,7 @@ impl<'a> OwnerSearch<'a> {
             self.session.holds_more = true;
             return Ok(Verdict::Foreign);
         }
+        let is_named = seen.allocation.ifname.is_some() || self.is_noted(seen.address);
         let is_proved = is_named || stamp.is_some();
         if !is_proved && self.session.memory.is_of_other_attachment(self.owner, seen.address) {
             return Ok(Verdict::Foreign);
@@ -189,7 +201,7 @@ impl<'a> OwnerSearch<'a> {
         if pod.uid.is_empty() || !self.session.overlap_check {
             return Ok(Verdict::Foreign);
         }
-        let reservation = self.read_reservation(seen.address)?;
+        let reservation = self.session.read_reservation(seen.address)?;
         let stamp = reservation.as_ref().and_then(OwnerStamp::of_reservation);
         Ok(match stamp.filter(is_earlier) {
             Some(stamp) => {
@@ -243,7 +255,7 @@ impl<'a> OwnerSearch<'a> {
             if held.iter().any(|held| held.address() == address) {
                 continue;
             }
-            let Some(reservation) = self.read_reservation(address)? else { continue };
+            let Some(reservation) = self.session.read_reservation(address)? else { continue };
             let stamp = OwnerStamp::of_reservation(&reservation);
             if !stamp.is_some_and(|stamp| stamp.is_of(self.owner)) {
                 continue;
@@ -263,11 +275,6 @@ impl<'a> OwnerSearch<'a> {
     /// Returns whether reservations are read: a CHECK needs none.
     fn reads_reservations(&self) -> bool {
         self.session.overlap_check && self.session.verb != Verb::Check
-    }
-
-    fn read_reservation(&mut self, address: IpAddr) -> Result<Option<Reservation>> {
-        let name = self.session.names.reservation(address);
-        self.session.store.read_reservation(&name)
     }
 
     fn mark(&self, seen: &Seen<'_>, reservation: Option<&Reservation>) -> LeaseMark {

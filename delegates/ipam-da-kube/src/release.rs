@@ -143,7 +143,7 @@ impl LeaseSession {
                 Outcome::Lost => {}
                 Outcome::Unknown => missing = Removed::Done,
             }
-            match self.store.read_reservation(&name)? {
+            match self.read_reservation(address)? {
                 None => return Ok(missing),
                 Some(present) if ReservationMark::of(&present) == *seen => {}
                 Some(_) => return Ok(Removed::Changed),

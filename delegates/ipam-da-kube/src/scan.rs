@@ -69,7 +69,7 @@ impl LeaseSession {
         allocation: &PoolEntry,
     ) -> Result<Entry> {
         let reservation = match self.overlap_check {
-            true => self.store.read_reservation(&self.names.reservation(address))?,
+            true => self.read_reservation(address)?,
             false => None,
         };
         Ok(self.shown_entry(subnet, address, allocation, reservation.as_ref(), &NotedOwners::new()))
@@ -100,14 +100,7 @@ impl LeaseSession {
         each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<()> {
         let labels = selector(self.network.as_str(), Some(node));
-        let mut reservations = BTreeMap::new();
-        let names = self.names.clone();
-        self.store.list_reservations(&labels, &mut |reservation| {
-            if let Some(address) = names.address_of(&reservation.metadata.name) {
-                reservations.insert(address, reservation);
-            }
-        })?;
-        for (address, reservation) in reservations {
+        for (address, reservation) in self.reservations(&labels)? {
             let Some(stamp) = OwnerStamp::of_reservation(&reservation) else { continue };
             // A label may be a shortened text.
             if stamp.node != node || stamp.network != self.network.as_str() {
@@ -124,15 +117,10 @@ impl LeaseSession {
         let pools = self.configured_pools()?;
         // Entries without reservations may have no stamp.
         let noted = if self.overlap_check { NotedOwners::new() } else { self.memory.owners() };
-        let mut reservations = BTreeMap::new();
-        if self.overlap_check {
-            let names = self.names.clone();
-            self.store.list_reservations("", &mut |reservation| {
-                if let Some(address) = names.address_of(&reservation.metadata.name) {
-                    reservations.insert(address, reservation);
-                }
-            })?;
-        }
+        let mut reservations = match self.overlap_check {
+            true => self.reservations("")?,
+            false => BTreeMap::new(),
+        };
         for pool in pools.values() {
             for (_, address, allocation) in pool.entries() {
                 let Some(address) = address else { continue };
@@ -159,6 +147,18 @@ impl LeaseSession {
             }
         }
         Ok(())
+    }
+
+    /// Lists the reservations of the network with these labels, by their addresses.
+    fn reservations(&mut self, labels: &str) -> Result<BTreeMap<IpAddr, Reservation>> {
+        let Self { store, names, .. } = self;
+        let mut reservations = BTreeMap::new();
+        store.list_reservations(labels, &mut |reservation| {
+            if let Some(address) = names.address_of(&reservation.metadata.name) {
+                reservations.insert(address, reservation);
+            }
+        })?;
+        Ok(reservations)
     }
 
     /// Reads the pools of the configuration or, if it names none, all pools of the network.

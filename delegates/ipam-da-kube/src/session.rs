@@ -13,6 +13,7 @@ use crate::config::{KubeConfig, KubeSite};
 use crate::lease_mark::LeaseMark;
 use crate::memory::KubeMemory;
 use crate::names::ObjectNames;
+use crate::objects::Reservation;
 use crate::pool_lock::PoolLocks;
 use crate::present;
 use crate::store::ObjectStore;
@@ -31,8 +32,8 @@ pub(crate) struct LeaseSession {
     pub(crate) overlap_check: bool,
     /// The addresses of the result that came with a DEL or CHECK.
     pub(crate) result_addresses: BTreeSet<IpAddr>,
-    /// The subnets of the pools that the configuration or a selector names, without repetition.
-    pub(crate) subnets: Vec<IpNet>,
+    /// The subnets of the pools that the configuration or a selector names.
+    pub(crate) subnets: BTreeSet<IpNet>,
     /// Whether the notes of owners count: not after one of them was wrong.
     pub(crate) trusts_notes: bool,
     /// Whether the owner has an entry that this call cannot keep, since another has reserved its
@@ -110,6 +111,14 @@ impl LeaseSession {
     pub(crate) fn pool_of(&self, subnet: IpNet) -> String {
         self.names.pool(subnet)
     }
+
+    /// Reads the reservation of an address; `None` if it has none.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses.
+    pub(crate) fn read_reservation(&mut self, address: IpAddr) -> Result<Option<Reservation>> {
+        self.store.read_reservation(&self.names.reservation(address))
+    }
 }
 
 impl Pod {
@@ -126,12 +135,9 @@ impl Pod {
 /// The namespace of objects if nothing names another one, as whereabouts has it.
 const NAMESPACE: &str = "kube-system";
 
-/// Returns the subnets of a pool's ranges, without repetition.
-pub(crate) fn subnets(set: &RangeSet) -> Vec<IpNet> {
-    let mut subnets: Vec<IpNet> = set.ranges().iter().map(|range| range.subnet().trunc()).collect();
-    subnets.sort();
-    subnets.dedup();
-    subnets
+/// Returns the subnets of a pool's ranges.
+pub(crate) fn subnets(set: &RangeSet) -> BTreeSet<IpNet> {
+    set.ranges().iter().map(|range| range.subnet().trunc()).collect()
 }
 
 /// Returns the subnets of the ranges of requests.
@@ -139,12 +145,11 @@ pub(crate) fn subnets_requested(requests: &[PoolRequest]) -> BTreeSet<IpNet> {
     requests.iter().filter_map(|request| request.set.as_ref()).flat_map(subnets).collect()
 }
 
-fn subnets_of(request: &Request) -> Vec<IpNet> {
+fn subnets_of(request: &Request) -> BTreeSet<IpNet> {
     let pools = requested_pools(request);
     let sets =
         pools.iter().filter_map(|pool| pool.range_set(RangeRules::ANY, "ipam").ok().flatten());
-    let all: BTreeSet<IpNet> = sets.flat_map(|set| subnets(&set)).collect();
-    all.into_iter().collect()
+    sets.flat_map(|set| subnets(&set)).collect()
 }
 
 fn result_addresses(request: &Request) -> BTreeSet<IpAddr> {

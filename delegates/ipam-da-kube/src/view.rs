@@ -8,6 +8,7 @@ use ipam_kit::allocate::ledger::{Need, PoolView, Used, View, ViewQuery};
 use ipnet::IpNet;
 
 use crate::lease_mark::LeaseMark;
+use crate::memory::OwnerNote;
 use crate::owner_search::OwnerSearch;
 use crate::pools_token::{HeldLease, PoolsToken};
 use crate::read_pool::ReadPool;
@@ -18,7 +19,8 @@ use crate::session::{LeaseSession, subnets, subnets_requested};
 /// # Errors
 /// The server does not answer; on an ADD, a pool was restored from a backup.
 pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<View<PoolsToken>> {
-    if let Some(guess) = guess(session, query) {
+    let note = session.memory.owner(query.owner);
+    if let Some(guess) = guess(session, query, note.as_ref()) {
         return Ok(guess);
     }
     let is_claim = !query.requests.is_empty();
@@ -35,7 +37,7 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
     };
     let turns = session.locks.take(&requested.keys().cloned().collect());
     let mut pools = BTreeMap::new();
-    for (name, subnet) in pools_to_read(session, query, requested.clone()) {
+    for (name, subnet) in pools_to_read(session, query, note.as_ref(), requested.clone()) {
         let before = session.memory.pool(&name);
         let shown = ReadPool::read(session, &name, subnet)?;
         if requested.contains_key(&name) {
@@ -53,7 +55,7 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
             others.push(ReadPool::read(session, &name, subnet)?);
         }
     }
-    let held = OwnerSearch::new(session, query).leases(&pools)?;
+    let held = OwnerSearch::new(session, query, note).leases(&pools)?;
     let shown: Vec<&ReadPool> = pools.values().chain(&others).collect();
     let mut taken = BTreeSet::new();
     let views =
@@ -67,11 +69,15 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
 
 /// Shows the leases of the record without a request, if this node has noted that the owner holds no
 /// others. The release that follows is guarded.
-fn guess(session: &LeaseSession, query: &ViewQuery<'_>) -> Option<View<PoolsToken>> {
+fn guess(
+    session: &LeaseSession,
+    query: &ViewQuery<'_>,
+    note: Option<&OwnerNote>,
+) -> Option<View<PoolsToken>> {
     if !query.may_guess || query.need != Need::Proof || query.known.is_empty() {
         return None;
     }
-    let note = session.memory.owner(query.owner)?;
+    let note = note?;
     let has_all = note.node == query.owner.scope.node
         && !note.unsure
         && note.leases.len() == query.known.len()
@@ -104,10 +110,10 @@ fn guess(session: &LeaseSession, query: &ViewQuery<'_>) -> Option<View<PoolsToke
 fn pools_to_read(
     session: &LeaseSession,
     query: &ViewQuery<'_>,
+    note: Option<&OwnerNote>,
     requested: BTreeMap<String, IpNet>,
 ) -> BTreeMap<String, IpNet> {
     let mut pools = requested;
-    let note = session.memory.owner(query.owner);
     let noted = note.iter().flat_map(|note| &note.leases);
     let leases = query.known.iter().chain(noted).filter(|lease| LeaseMark::of(lease).is_some());
     let mut more: Vec<IpNet> = leases.map(|lease| lease.address.trunc()).collect();
@@ -120,9 +126,9 @@ fn pools_to_read(
 
 /// Reads all pools of the network: nothing says which may hold leases of the owner.
 pub(crate) fn all_pools(session: &mut LeaseSession) -> Result<BTreeMap<String, ReadPool>> {
+    let LeaseSession { store, names, .. } = session;
     let mut pools = BTreeMap::new();
-    let names = session.names.clone();
-    session.store.list_pools(&mut |pool| {
+    store.list_pools(&mut |pool| {
         let is_own =
             |range: &IpNet| names.has(&pool.metadata.name, *range) && pool.counts_from(*range);
         if let Some(subnet) = pool.range().filter(is_own) {

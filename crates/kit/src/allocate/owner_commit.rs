@@ -45,7 +45,7 @@ impl OwnerGuard {
                 held.collect::<BTreeSet<_>>() == said
             }
             (None, None) => said.is_empty(),
-            // The revision stands for leases of which the caller knows how many there are.
+            // The caller knows how many leases have the revision.
             (None, Some(_)) => true,
         }
     }
