@@ -32,7 +32,7 @@ const RELEASES: [(Release, Option<Release>); 4] = [
     (Release::Fork, None),
 ];
 
-/// More than any call of ours sends here.
+/// More requests than any call of this program sends here.
 const REQUESTS: usize = 5;
 
 /// Does something once, before the n-th request through a relay.
@@ -164,7 +164,7 @@ fn a_late_del_frees_nothing_that_an_old_node_gave_to_the_next_sandbox() {
             old.del("c2", IFNAME, &pod("c1")).run().unwrap();
             site.assert_empty(ours.kind);
 
-            // A node of ours releases it, too.
+            // A node with this program releases it, too.
             ours.add("c1");
             old_given(next());
             kind(&site, RANGE).del("c2");

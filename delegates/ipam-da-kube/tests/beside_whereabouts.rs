@@ -116,7 +116,7 @@ fn ours_come_between_the_requests_of_a_del(beside: Beside) {
     });
 }
 
-/// What one has given, the other finds and releases.
+/// Each side finds and releases what the other has given.
 fn each_releases_what_the_other_gave(beside: Beside) {
     let (served, range) = (beside.served(), range(beside));
     let release = beside.release;
@@ -133,14 +133,14 @@ fn each_releases_what_the_other_gave(beside: Beside) {
         );
         assert_eq!(ours.check("c1", &beside::pod("c1"), own).failure().0, 104);
 
-        // Given to another, it is not ours to release any more.
+        // The address belongs to another container then, so ours does not release it.
         assert_eq!(old_given(old_add(&old, "c2")), own);
         let again = ours.add("c1");
         assert_ne!(again, own);
         ours.del("c1");
         assert_eq!(site.held().remove(&own).as_deref(), Some("c2"));
 
-        // A node of ours that has never called.
+        // A node with this program that has never called.
         let fresh = kind(&site, range);
         fresh.check("c2", &beside::pod("c2"), own).ended_well();
         let third = old_given(old_add(&old, "c3"));
@@ -181,7 +181,7 @@ fn pools_that_overlap_give_no_address_twice(beside: Beside) {
                     let all = all.into_iter().chain([("first", first[0])]);
                     site.assert_held(release, all, &when);
                 }
-                // Ours was faster with the reservation. The old node keeps its entry until a DEL.
+                // This program made the reservation first. The old node keeps its entry until a DEL.
                 Err(error) => {
                     assert!(error.contains("already exists"), "{when}: {error}");
                     let entries: Vec<IpAddr> = site

@@ -75,7 +75,7 @@ fn the_definitions_replace_those_of_whereabouts_under_its_objects_and_make_a_poo
         Crds::shipped(&cluster.kube).install(&cluster.kube);
         assert_eq!(objects.pool(&name).unwrap(), before, "{release:?}");
 
-        // Its nodes write on, and so does this program.
+        // Its nodes go on writing, and so does this program.
         let own = json!({"id": "a", "podref": "", "ifname": "net1", "ipamDelegated": "b"});
         let change = json!({"spec": {"allocations": {"2": entry(release), "3": own}}});
         let changed = cluster.kube.patch(&objects.path(POOLS, &name), &change);

@@ -48,7 +48,7 @@ const RECOVERY: Duration = Duration::from_secs(10);
 /// After this time every DEL that left something open is due for a repetition, by the next ADDs.
 const REPETITION: Duration = Duration::from_secs(65);
 
-/// A time for which the server was away.
+/// A time for which the server was unreachable.
 type Window = (u64, u64);
 
 /// Our nodes, each with a state folder of its own.
@@ -139,8 +139,8 @@ impl site::Site for Nodes {
         network["name"] = format!("net-{number}").into();
         let ipam = network["ipam"].as_object_mut().unwrap();
         ipam.remove("dataDir");
-        // The first rides out what happens to the server, the second is cut short by the chain, and
-        // the third gives up.
+        // The first retries until the server is back, the chain kills the second, and the third fails
+        // early.
         let (timeout, own) = [("40s", "20s"), ("6s", "20s"), ("40s", "2s")][worker % NODES];
         ipam.insert("timeout".to_owned(), timeout.into());
         ipam.insert("ranges".to_owned(), json!([[{"subnet": range(number)}]]));
@@ -246,7 +246,7 @@ fn a_planted_double_and_an_entry_that_is_lost_are_found() {
 
     let nodes = Nodes::new(&served);
     let busy = Workload { operations: 120, kills: 0, ..workload(40) };
-    // By hand, what makes addresses others' to take.
+    // Emptied pools give addresses again that containers still have.
     let (report, ()) = busy.run_while(&nodes, |progress: &Progress| {
         until(progress, busy.operations);
         for site in &nodes.sites {
@@ -277,7 +277,7 @@ fn workload(part: usize) -> Workload {
     }
 }
 
-/// Old nodes do their share, while the server is killed again and again.
+/// Runs the old nodes, while the server is killed again and again.
 fn old_nodes(kube: &Kube, nodes: &Nodes, progress: &Progress) -> (Plays, Vec<Window>) {
     let lanes = NETWORKS * OLD.len();
     let share = progress.operations().div_ceil(lanes);
@@ -339,7 +339,7 @@ fn until(progress: &Progress, begun: usize) {
     }
 }
 
-/// Fails if a call failed for no good reason: the pool was not full, and the server was not away.
+/// Fails if a call failed although the pool was not full and the server was reachable.
 #[track_caller]
 fn assert_excused(failures: &[Failure], windows: &[Window]) {
     let recovery = RECOVERY.as_nanos() as u64;

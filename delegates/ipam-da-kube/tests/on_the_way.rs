@@ -94,7 +94,7 @@ fn a_change_of_unknown_outcome_is_read_back_and_the_call_succeeds() {
                             ("again", _) | (_, false) => 1,
                             _ => 2,
                         };
-                        // Once more than there are changes, to know that there are no others.
+                        // One call more than there are changes shows that the call makes no others.
                         let calls = changes + usize::from(matches!(mishap, MadeAndCut));
                         for number in 0..calls {
                             let site = Site::new(plan);

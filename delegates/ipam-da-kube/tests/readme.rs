@@ -1,5 +1,4 @@
-//! The README says what the program and the API server do: its commands are run, its networks are
-//! used.
+//! The commands and networks of the README, with the program and an API server.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -145,7 +144,7 @@ fn the_example_works_with_the_rights_of_the_page_and_uses_each() {
     let mut newest = network.clone();
     newest["cniVersion"] = json!("1.1.0");
     site.call("STATUS", "", "", &newest).success();
-    // The record knows the store.
+    // The record names the store.
     call("DEL", &without(&network, &["ranges", "kube", "delegates"])).success();
     assert!(site.objects().held().is_empty() && site.objects().reservations().is_empty());
     call("ADD", &network).success();
@@ -235,7 +234,7 @@ fn a_call_sends_as_many_requests_as_the_page_says() {
             assert_eq!(sent.len(), count, "{verb}: {sent:#?}");
             result
         };
-        // It meets the pool, and makes it.
+        // The node meets the pool, and makes it.
         call("ADD", "first", &network, if overlap_check { 4 } else { 2 });
         let result = call("ADD", "c1", &network, add);
         call("ADD", "c1", &network, 2);

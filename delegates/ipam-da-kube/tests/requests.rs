@@ -1,4 +1,4 @@
-//! The requests of each call, as the server has counted them: none is sent but those.
+//! The requests of each call, as the server has counted them. A call sends no others.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -32,7 +32,7 @@ impl Counter {
         let desk = Desk::new(crds);
         let kube = desk.served.kube();
         let user = kube.user();
-        // Those of deploy/rbac.yaml.
+        // The rules of deploy/rbac.yaml.
         let group = json!(["whereabouts.cni.cncf.io"]);
         let rules = json!([
             {"apiGroups": group, "resources": ["ippools"],
@@ -89,7 +89,7 @@ fn with_reservations() {
     counter.assert_sends(&[GET], || drop(node.check("c1", &result).success()));
     let delete = reservation("delete", &address);
     counter.assert_sends(&[&delete, PATCH], || drop(node.del_known("c1", &result).success()));
-    // What is left to release, if anything, the pool shows.
+    // The pool shows what is left to release.
     counter.assert_sends(&[GET], || node.del("c1"));
     counter.assert_sends(&[GET], || node.del("unknown"));
     // Another node meets the pool, and takes the address that is free.
@@ -110,7 +110,7 @@ fn a_del_that_nothing_helps_lists_the_pools() {
     let (get, delete) = (reservation("get", &address), reservation("delete", &address));
     let without_pools = Node { pools: json!([]), ..counter.node("node-1") };
     counter.assert_sends(&[LIST], || without_pools.del("unknown"));
-    // It is another state folder, without a note.
+    // This node has another state folder, without a note.
     counter.assert_sends(&[LIST, &get, &delete, PATCH], || without_pools.del("c1"));
     assert_eq!(counter.desk.held(), [""; 0]);
 }

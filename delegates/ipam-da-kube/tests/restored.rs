@@ -78,7 +78,7 @@ fn restored_objects_give_nothing_until_they_are_accepted() {
         let old = node.add("old");
         way.restore(&desk, &node.world.path("state"));
         assert_refused(&node, &desk);
-        // A person sees what is there.
+        // The verbs for people show the objects as they are.
         assert_eq!(node.listed().len(), usize::from(way != Way::Gone), "{way:?}");
         let told = node.told(&["accept"]);
         assert_eq!(told, "accepted: the store is trusted as it is\n");
@@ -176,13 +176,13 @@ fn reassert_makes_lost_objects_right_again() {
         let told = reassert(&["--claim-only", "--yes"]);
         assert!(told.contains("claimed"), "{way:?}: {told}");
         assert_eq!(desk.held(), [format!("{POOL} 2 old"), "10.1.2.2 old".to_owned()], "{way:?}");
-        // Claiming is not accepting.
+        // A claim does not accept the store.
         assert_eq!(chain.call("ADD", "new").failure().0, 11, "{way:?}");
         let told = reassert(&["--yes"]);
         assert!(told.contains("accepted"), "{way:?}: {told}");
         let later = chain.call("ADD", "later").success();
         assert_ne!(addresses(&later), addresses(&old), "{way:?}");
-        // The ADD that was refused may have left something.
+        // The refused ADD may have left something.
         chain.call("DEL", "new").success();
         for container in ["later", "old"] {
             chain.call("DEL", container).success();
@@ -228,7 +228,7 @@ fn a_del_never_uses_todays_kubeconfig_if_that_leads_to_another_cluster() {
     chain.call("DEL", "c1").failure();
     assert_eq!((desk.held(), objects.allocations(POOL).len()), (held, 1));
     assert!(chain.world.record("c1").exists());
-    // The recorded file leads there still.
+    // The recorded file still leads there.
     fs::rename(&own, desk.kubeconfig_path()).unwrap();
     chain.call("DEL", "c1").success();
     assert_eq!((desk.held().len(), objects.allocations(POOL).len()), (0, 1));

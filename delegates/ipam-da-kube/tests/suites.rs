@@ -128,7 +128,7 @@ fn allocator(crds: fn(&Kube) -> Crds, overlap: Overlap) {
         .interleaved(next_commit)
         .aging(move |by: Duration| age(&client, &namespace, by));
     let subject: Arc<dyn Subject> = Arc::new(Apart(subject));
-    // It is no process that could be killed.
+    // A subject inside this process cannot be killed.
     assert_well(&allocator_suite::run(&subject, &[], &[]), 1);
 }
 
@@ -161,7 +161,7 @@ fn run(crds: fn(&Kube) -> Crds, suites: &[(Suite, Overlap)]) {
 
 #[test]
 fn the_crd_of_v04_passes() {
-    // It has no reservations.
+    // These CRDs have no reservations.
     run(|_| Release::V04.crds(), &[(ledger, Unchecked)]);
 }
 

@@ -1,4 +1,4 @@
-//! The CRDs by release, as `doc/crds` of each tag has them, but for descriptions.
+//! The CRDs by release, as `doc/crds` of each tag has them, without descriptions.
 
 use std::fmt;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub enum Release {
     Fork,
 }
 
-/// CRDs that a server is to serve.
+/// CRDs for a server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Crds(pub(super) Vec<Value>);
 

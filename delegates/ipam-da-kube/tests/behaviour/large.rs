@@ -49,7 +49,7 @@ fn a_pool_at_its_size_limit_is_told_and_nothing_is_left() {
     }
     assert_eq!(desk.objects().allocations("10.1.0.0-16").len(), count);
     assert_eq!(desk.objects().reservations().len(), 1);
-    // Neither in the other pools of the call.
+    // The other pools of the call have no entry either.
     let both = Node::of(&desk).with_subnets(&["10.0.0.0/24", WIDE, "fd00:1::/64"]);
     let both = both.with("timeout", "20s");
     let (code, text) = both.call("ADD", "c2").failure();

@@ -79,11 +79,11 @@ fn a_del_of_one_interface_of_two_leaves_the_other() {
         assert_ne!(first, second);
         site.del("c1", "net1", &[second]);
         assert_eq!(site.left(), [first], "{release:?}");
-        // The result says that another address was this interface's, and that is gone.
+        // The result names another address for this interface, which is released already.
         site.del("c1", "net1", &[second]);
         assert_eq!(site.left(), [first], "{release:?}");
         let second = site.add("c1", "net1", "web-0");
-        // Old releases take the first of those that have the id.
+        // Old releases remove the first entry with the id.
         let expected = if release == Release::V094 { first } else { second };
         site.del("c1", "net1", &[]);
         assert_eq!(site.left(), [expected], "{release:?}");

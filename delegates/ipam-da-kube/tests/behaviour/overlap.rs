@@ -19,7 +19,7 @@ fn node(desk: &Desk, subnet: &str) -> Node {
 fn the_reservation_decides_among_pools_that_overlap() {
     let desk = Desk::new(v094);
     let (narrow, wide) = (node(&desk, SUBNET), node(&desk, "10.1.0.0/16"));
-    // Each meets the other's pool by the reservations alone.
+    // The reservations alone show each node the other's addresses.
     assert_eq!(narrow.address("c0"), "10.1.2.5");
     assert_eq!(wide.address("c0"), "10.1.2.6");
     let mut held = Vec::new();
@@ -67,7 +67,7 @@ fn entries_whose_reservations_the_reconciler_deleted_count_as_taken() {
         noted["listed"] = (noted["listed"].as_u64().unwrap() - 600_001).into();
     });
     assert_eq!(lists(&|| drop(wide.add("w2"))), 1);
-    // Those who lost their reservations keep their addresses, and get new reservations.
+    // Owners whose reservations were deleted keep their addresses, and get new reservations.
     for (sandbox, address) in sandboxes.iter().zip(&held) {
         assert_eq!(sandbox.address(), *address);
     }
@@ -103,7 +103,7 @@ fn a_pool_of_another_network_does_not_count() {
     desk.objects().create_pool("", SUBNET, &allocations);
     assert_eq!(node(&desk, "10.1.0.0/16").address("c0"), "10.1.2.5");
     desk.objects().create_pool("blue-node-7", "10.1.3.0/24", &json!({}));
-    // Slices of the network by node count, and its own pool.
+    // The slices of nodes count, and the pool of the network itself.
     desk.objects().create_pool("blue-node-7", "10.1.2.0/28", &json!({"6": allocations["5"]}));
     assert_eq!(node(&desk, SUBNET).address("c1"), "10.1.2.7");
 }
@@ -138,7 +138,7 @@ fn a_fork_beside_us_and_its_short_keys_stay_apart() {
     for round in 0..3 {
         let theirs = fork.add(&format!("f{round}"), "eth0", "ns/p").run().unwrap();
         ours.push(node.address(&format!("c{round}")));
-        // It gives its first address again and again.
+        // The fork gives its first address again and again.
         assert!(!ours.contains(&theirs[0].to_string()), "{theirs:?} {ours:?}");
     }
     let ips = json!({"ips": [{"address": "10.1.2.1/24"}]});

@@ -68,7 +68,7 @@ fn people_release_addresses_owners_and_nodes() {
     one.told(&["release", "--node", "node-2", "--yes"]);
     let red = ["red-10.1.2.0-24 2 r1", "red-10.1.2.2 r1"];
     assert_eq!(desk.held(), red);
-    // The notes of the node are no obstacle.
+    // The ADD succeeds although the node still has the note of the released lease.
     assert_eq!(one.address("c1"), "10.1.2.2");
     assert_eq!(two.address("c2"), "10.1.2.3");
     one.del("c1");
@@ -86,7 +86,7 @@ fn a_lease_of_another_network_on_the_same_pool_is_told_apart() {
     assert_eq!(outcome.ips(), ["10.1.2.4/24"]);
     let who = one.typed(&["who", "10.1.2.4", "--json"]).success();
     assert_eq!(members(&who, &["containerID", "node"]), [["o1", "node-1"]]);
-    // An owner and a node are those of this network.
+    // `--owner` and `--node` choose leases of this network alone.
     one.typed(&["release", "--owner", "o1", "--yes"]);
     one.typed(&["release", "--node", "node-1", "--yes"]);
     assert!(desk.held().contains(&"10.1.2.4 o1".to_owned()), "{:?}", desk.held());

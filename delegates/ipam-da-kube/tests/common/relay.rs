@@ -21,7 +21,7 @@ pub enum Fate {
     Pass,
     /// The client gets this status and body.
     Answer(u16, String),
-    /// The connection ends without a word.
+    /// The connection ends without an answer.
     End,
     /// It is passed on, and this is called in place of an answer.
     Lose(Box<dyn FnOnce() + Send>),

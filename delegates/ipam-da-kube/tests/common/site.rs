@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::Desk;
 use super::relay::{Bug, Relay, no_bug};
 
-/// What a site is made of.
+/// The parts of a site.
 #[derive(Clone, Copy)]
 pub struct Plan {
     pub crds: fn(&Kube) -> Crds,

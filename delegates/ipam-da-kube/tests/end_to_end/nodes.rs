@@ -103,7 +103,7 @@ pub(crate) fn assert_lost_nodes_are_released(release: Release) {
     fs::remove_dir_all(gone.world.path("state")).unwrap();
     let file = here.world.conflist("10-net.conflist", &network(here));
 
-    // By the network's name, and by the allocator itself.
+    // By `ipam-delegated` with the network's name, and by the allocator itself.
     let by_name = |words: &[&str]| {
         here.world.typed(&[&["release", "net", "--node", &returning.id()], words].concat())
     };
@@ -119,7 +119,7 @@ pub(crate) fn assert_lost_nodes_are_released(release: Release) {
     assert_eq!(left, ["c0", "c0"]);
     desk.objects().assert_consistent();
 
-    // The node returns when its address is another pod's.
+    // The node returns after its address was given to another pod.
     let next = Interface { pod: ["next", "next"], ..Interface::of("c3", "eth0") };
     assert_eq!(here.add(next, &network(here)), ["10.1.0.3", "fd00:1::3"].map(ip));
     let before = holders(&desk);

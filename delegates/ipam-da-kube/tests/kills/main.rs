@@ -123,7 +123,7 @@ impl Site {
     }
 }
 
-/// Says which kill it was if the test fails.
+/// Prints which kill it was if the test fails.
 struct Told(String);
 
 impl Drop for Told {

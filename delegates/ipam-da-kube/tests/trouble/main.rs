@@ -1,4 +1,4 @@
-//! What is missing, forbidden, malformed or away: a clear error in time, and no change.
+//! Missing rights, malformed objects, unreachable servers: a clear error in time, and no change.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -62,7 +62,7 @@ fn a_cluster_without_the_kind_of_pools_is_told_by_every_verb() {
 fn an_address_beyond_the_keys_that_old_releases_read_is_refused() {
     let Site { desk, node } = Site::new();
     let site = Site { desk, node: node.with_subnets(&["fd00:1::/64"]) };
-    // The last one that they read, and the first that they do not.
+    // The last address that they read, and the first that they do not.
     for (address, is_given) in [("fd00:1::7fff:ffff:ffff:ffff", true), ("fd00:1:0:0:8000::", false)]
     {
         let pools = json!([{"ranges": [{"subnet": "fd00:1::/64"}], "requested-ip": address}]);
@@ -95,7 +95,7 @@ fn a_range_that_cannot_be_read_or_differs_from_the_name_is_named() {
                 &[POOL, &site.desk.namespace, &shown, "correct spec.range"],
             );
         }
-        // A pool of another subnet does not depend on it.
+        // A pool of another subnet still works.
         site.node.call("STATUS", "").success();
     }
 }

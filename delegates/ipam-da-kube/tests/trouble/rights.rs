@@ -30,7 +30,7 @@ fn lacking_except(resource: &str, verb: &str, names: &[&str]) -> (Site, String) 
         except["verbs"] = json!([verb]);
         rules.as_array_mut().unwrap().push(except);
     }
-    // It is taken away with the server.
+    // The right ends with the server.
     let _ = site.desk.served.allow_in(&site.desk.namespace, &login, &rules);
     site.desk.log_in(&login);
     let rule = format!(
@@ -51,7 +51,7 @@ fn without(site: &Site, pools: &str, reservations: &str) {
         rule("ippools", &POOL_VERBS, pools),
         rule(RESERVATIONS, &RESERVATION_VERBS, reservations),
     ]);
-    // It is taken away with the server.
+    // The right ends with the server.
     let _ = site.desk.served.allow_in(&site.desk.namespace, &login, &rules);
     site.desk.log_in(&login);
 }
@@ -134,7 +134,7 @@ fn a_del_that_lacks_a_right_to_pools_names_the_rule_and_succeeds_later() {
 
 #[test]
 fn a_call_that_lacks_a_right_to_reservations_names_the_rule() {
-    // What comes before the call, which needs the right, and the call.
+    // The call that prepares, which needs the right, and the call that lacks it.
     let holder = json!({
         "apiVersion": API, "kind": "OverlappingRangeIPReservation",
         "metadata": {"name": "10.1.2.2"},

@@ -84,7 +84,7 @@ fn outputs_and_logs_show_no_secret() {
         outputs.extend([outcome.stdout, outcome.stderr]);
     };
     ["ADD", "CHECK", "DEL", "STATUS"].iter().for_each(&mut call);
-    // What a server says may hold it, too.
+    // A server's answer may contain it, too.
     let said = format!("{{\"kind\": \"Status\", \"message\": \"no token {token}\"}}");
     let speaker = Speaker::saying(
         site.desk.served.certificates(),

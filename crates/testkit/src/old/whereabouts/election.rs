@@ -35,7 +35,7 @@ impl<'a> Election<'a> {
         Self { api, release, identity: identity.to_owned(), lease, observed, since: Instant::now() }
     }
 
-    /// Waits for the lease, and renews it once; false where the time is over.
+    /// Waits for the lease, and renews it once; false after the deadline.
     pub(super) fn win(&mut self, pause: Duration, limit: Instant) -> Played<bool> {
         while !self.try_to_hold()? {
             if Instant::now() >= limit {
@@ -47,7 +47,8 @@ impl<'a> Election<'a> {
         Ok(true)
     }
 
-    /// Gives the lease up. client-go 0.34.1 reads it first, and then takes it from whoever has it.
+    /// Releases the lease. client-go 0.34.1 reads it first, and then also releases that of another
+    /// holder.
     pub(super) fn resign(&mut self) -> Played<()> {
         if self.release == Release::V094 {
             let reply = self.api.ask("GET", LEASES, NAME, &Value::Null, None)?;
@@ -108,7 +109,7 @@ impl<'a> Election<'a> {
     }
 
     /// Writes a record with the resourceVersion that was read; without a time of acquisition it
-    /// gives the lease up.
+    /// releases the lease.
     fn write(&mut self, acquired: &str, now: &str, transitions: &Value) -> Played<bool> {
         let mut lease = self.lease.clone();
         lease["spec"] = self.record(acquired, now, transitions);

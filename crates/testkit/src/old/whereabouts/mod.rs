@@ -80,13 +80,13 @@ impl Whereabouts {
         }
     }
 
-    /// `network_name`, which means nothing to v0.5.4 and the fork.
+    /// `network_name`, which v0.5.4 and the fork ignore.
     pub fn network_name(mut self, name: &str) -> Self {
         self.network = name.to_owned();
         self
     }
 
-    /// `enable_overlapping_ranges`, which means nothing to the fork.
+    /// `enable_overlapping_ranges`, which the fork ignores.
     pub fn overlap(mut self, overlap: bool) -> Self {
         self.overlap = overlap;
         self
@@ -104,7 +104,7 @@ impl Whereabouts {
         self
     }
 
-    /// An ADD, which has not begun yet, of the pod `NAMESPACE/NAME`. The fork alone does without
+    /// An ADD, which has not begun yet, of the pod `NAMESPACE/NAME`. The fork alone works without
     /// a pod, as `""`.
     pub fn add(&self, container: &str, ifname: &str, podref: &str) -> Call {
         self.call([container, ifname, podref], |program| {
@@ -113,7 +113,7 @@ impl Whereabouts {
         })
     }
 
-    /// A DEL, which has not begun yet. It gives no address, and tells of no error.
+    /// A DEL, which has not begun yet. It prints neither address nor error.
     pub fn del(&self, container: &str, ifname: &str, podref: &str) -> Call {
         self.call([container, ifname, podref], |program| {
             let _swallowed = program.lead(DEL_LIMIT, Program::del)?;

@@ -65,7 +65,7 @@ impl Program {
             return Ok(Err(error));
         }
         let mut given = Vec::new();
-        // What reservations hold; once one is the pod's own, no other is made.
+        // The reserved addresses. After one that is the pod's own, the program makes no other.
         let (mut foreign, mut has_own) = (Vec::new(), false);
         for range in &self.old.ranges {
             let (mut address, mut reserved, mut failure) = (None, None, None);
@@ -110,7 +110,7 @@ impl Program {
                 }
                 break;
             }
-            // A failure of the pool is forgotten then.
+            // The program then ignores an earlier failure of the pool.
             if self.checks_overlap() && !has_own {
                 if let Err(error) = self.reserve(reserved, limit)? {
                     return Ok(Err(error));
@@ -202,7 +202,7 @@ impl Program {
         })
     }
 
-    /// `AssignIP`: the address, which is among the entries then.
+    /// `AssignIP`: adds the address to the entries, and returns it.
     fn choose(&self, range: &Range, held: &mut Vec<Held>, foreign: &[IpAddr]) -> Result<IpAddr> {
         let [id, ifname, podref] = self.owner.clone();
         if self.old.release == Release::V094 {
