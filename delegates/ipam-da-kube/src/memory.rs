@@ -209,10 +209,12 @@ impl KubeMemory {
     }
 
     /// Makes the note of an owner unsure before its leases change, and adds these to it: a call that
-    /// is killed leaves no note of an earlier state. Returns the note as it was.
+    /// is killed leaves no note of an earlier state. Returns the note as it was, which may be of
+    /// another node with the same state folder.
     pub(crate) fn doubt_owner(&self, owner: &Owner, more: Vec<Lease>) -> Option<OwnerNote> {
-        let before = self.owner(owner).filter(|note| note.node == owner.scope.node);
-        let note = before.clone().unwrap_or_else(|| OwnerNote {
+        let before = self.owner(owner);
+        let own = before.clone().filter(|note| note.node == owner.scope.node);
+        let note = own.unwrap_or_else(|| OwnerNote {
             node: owner.scope.node.clone(),
             taken: now(),
             confirmed: now(),

@@ -57,6 +57,11 @@ impl HeldLease {
         self.lease.address.addr()
     }
 
+    /// Returns the pool and the address. Pools that overlap may both have an entry of an address.
+    pub(crate) fn place(&self) -> (IpNet, IpAddr) {
+        (self.subnet, self.address())
+    }
+
     /// Returns the key of the entry.
     pub(crate) fn key(&self) -> String {
         offset_of(self.subnet, self.address()).map(|key| key.to_string()).unwrap_or_default()

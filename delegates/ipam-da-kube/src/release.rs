@@ -26,15 +26,18 @@ const TRIES: usize = 8;
 /// The server refuses patches of more than 10,000 operations, of which each entry takes up to four.
 const PART: usize = 100;
 
+/// The pool and the address of a lease.
+type Place = (IpNet, IpAddr);
+
 /// The leases that a release did not release. All others are released.
 #[derive(Debug, Default)]
 pub(crate) struct Unreleased {
     /// Another call has confirmed or taken them.
-    pub(crate) changed: BTreeSet<IpAddr>,
+    pub(crate) changed: BTreeSet<Place>,
     /// They were released before.
-    pub(crate) gone: BTreeSet<IpAddr>,
+    gone: BTreeSet<Place>,
     /// Their release failed.
-    failed: BTreeSet<IpAddr>,
+    failed: BTreeSet<Place>,
     errors: Vec<Error>,
 }
 
@@ -64,19 +67,20 @@ impl LeaseSession {
     /// # Errors
     /// Some could not be removed. The others are, which the error says.
     pub(crate) fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
-        let leases: Vec<HeldLease> = entries.iter().filter_map(HeldLease::of_entry).collect();
-        let Unreleased { changed, gone, failed, errors } = self.try_release(&leases);
+        let leases: Vec<(&Entry, HeldLease)> =
+            entries.iter().filter_map(|entry| Some((entry, HeldLease::of_entry(entry)?))).collect();
+        let held: Vec<HeldLease> = leases.iter().map(|(_, held)| held.clone()).collect();
+        let Unreleased { changed, gone, failed, errors } = self.try_release(&held);
         let mut removed = Vec::new();
-        for entry in entries {
-            let address = entry.lease.address.addr();
-            let Some(holder) = &entry.holder else { continue };
-            if changed.contains(&address) || failed.contains(&address) {
+        for (entry, held) in leases {
+            let place = held.place();
+            if changed.contains(&place) || failed.contains(&place) {
                 continue;
             }
-            if let Some(ifname) = &holder.ifname {
-                self.memory.forget_owner(&holder.container, ifname);
+            if let Some(ifname) = entry.holder.as_ref().and_then(|holder| holder.ifname.as_ref()) {
+                self.memory.forget_owner(&held.id, ifname);
             }
-            if !gone.contains(&address) {
+            if !gone.contains(&place) {
                 removed.push(entry.clone());
             }
         }
@@ -105,13 +109,13 @@ impl LeaseSession {
             };
             match removed {
                 Ok(Removed::Done) => {}
-                Ok(Removed::Gone) => drop(unreleased.gone.insert(lease.address())),
+                Ok(Removed::Gone) => drop(unreleased.gone.insert(lease.place())),
                 Ok(Removed::Changed) => {
-                    unreleased.changed.insert(lease.address());
+                    unreleased.changed.insert(lease.place());
                     continue;
                 }
                 Err(error) => {
-                    unreleased.failed.insert(lease.address());
+                    unreleased.failed.insert(lease.place());
                     unreleased.errors.push(error);
                     continue;
                 }
@@ -122,7 +126,7 @@ impl LeaseSession {
         }
         for (subnet, mut leases) in pools {
             if let Err(error) = self.remove_entries(subnet, &mut leases, unreleased) {
-                unreleased.failed.extend(leases.iter().map(HeldLease::address));
+                unreleased.failed.extend(leases.iter().map(HeldLease::place));
                 unreleased.errors.push(error);
             }
         }
@@ -171,7 +175,7 @@ impl LeaseSession {
                 Outcome::Done(head) => {
                     self.memory.remember_pool(&name, &head.metadata);
                     for lease in &*left {
-                        unreleased.gone.remove(&lease.address());
+                        unreleased.gone.remove(&lease.place());
                     }
                     return Ok(());
                 }
@@ -184,16 +188,16 @@ impl LeaseSession {
             left.retain_mut(|lease| match compare(&pool, lease) {
                 Present::Same => true,
                 Present::Gone => {
-                    if !unreleased.gone.contains(&lease.address()) {
+                    if !unreleased.gone.contains(&lease.place()) {
                         given_on.extend(next_of_pod(&pool, lease).map(|e| (lease.address(), e)));
                     }
                     if is_unknown {
-                        unreleased.gone.remove(&lease.address());
+                        unreleased.gone.remove(&lease.place());
                     }
                     false
                 }
                 Present::Changed => {
-                    unreleased.changed.insert(lease.address());
+                    unreleased.changed.insert(lease.place());
                     false
                 }
             });

@@ -1,6 +1,6 @@
 //! Entries as scans show them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
@@ -117,31 +117,28 @@ impl LeaseSession {
         let pools = self.configured_pools()?;
         // Entries without reservations may have no stamp.
         let noted = if self.overlap_check { NotedOwners::new() } else { self.memory.owners() };
-        let mut reservations = match self.overlap_check {
+        let reservations = match self.overlap_check {
             true => self.reservations("")?,
             false => BTreeMap::new(),
         };
+        let mut entered = BTreeSet::new();
         for pool in pools.values() {
             for (_, address, allocation) in pool.entries() {
                 let Some(address) = address else { continue };
-                let reservation = reservations.remove(&address);
-                let entry = self.shown_entry(
-                    pool.subnet,
-                    address,
-                    allocation,
-                    reservation.as_ref(),
-                    &noted,
-                );
+                entered.insert(address);
+                // Pools that overlap may both have an entry of it.
+                let reservation = reservations.get(&address);
+                let entry = self.shown_entry(pool.subnet, address, allocation, reservation, &noted);
                 if each(entry).is_break() {
                     return Ok(());
                 }
             }
         }
         // A reservation whose entry is gone still holds its address.
-        for (address, reservation) in reservations {
-            let Some(stamp) = OwnerStamp::of_reservation(&reservation) else { continue };
+        for (address, reservation) in reservations.iter().filter(|(ip, _)| !entered.contains(ip)) {
+            let Some(stamp) = OwnerStamp::of_reservation(reservation) else { continue };
             if stamp.network == self.network.as_str()
-                && each(self.reserved_entry(stamp.range, address, &reservation)).is_break()
+                && each(self.reserved_entry(stamp.range, *address, reservation)).is_break()
             {
                 return Ok(());
             }
