@@ -12,9 +12,9 @@ use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 
 use crate::lease_mark::{LeaseMark, ReservationMark};
-use crate::memory::OwnerNote;
 use crate::names::offset_of;
 use crate::objects::PoolEntry;
+use crate::owner_notes::OwnerNote;
 use crate::patch::Patch;
 use crate::pools_token::HeldLease;
 use crate::read_pool::ReadPool;
@@ -197,7 +197,7 @@ impl<'a> Claiming<'a> {
     ) -> Result<Outcome<()>> {
         if !choices.is_empty() && !self.session.names_owners() {
             let leases = choices.iter().map(|choice| self.lease(choice, &self.session.new_mark()));
-            self.noted = Some(self.session.memory.doubt_owner(self.owner, leases.collect()));
+            self.noted = Some(self.session.notes.doubt(self.owner, leases.collect()));
         }
         let subnets: BTreeSet<IpNet> = choices.iter().map(|choice| choice.subnet).collect();
         for subnet in subnets {
@@ -302,7 +302,7 @@ impl<'a> Claiming<'a> {
         let held: Vec<HeldLease> = std::mem::take(&mut self.held).into_values().collect();
         self.session.release(&held)?;
         if let Some(before) = self.noted.take() {
-            self.session.memory.restore_owner(self.owner, before);
+            self.session.notes.restore(self.owner, before);
         }
         Ok(())
     }

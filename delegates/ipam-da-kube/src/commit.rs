@@ -62,7 +62,7 @@ fn confirm_and_release(
     };
     let mut kept = Vec::new();
     if !change.keep.is_empty() {
-        session.memory.doubt_owner(owner, Vec::new());
+        session.notes.doubt(owner, Vec::new());
     }
     for lease in &change.keep {
         let Some(mut seen) = held_of(lease).cloned() else { continue };
@@ -123,7 +123,7 @@ impl LeaseSession {
         let mut mark = seen.mark.clone();
         if seen.id != stamp.container {
             // A call that is killed between both objects leaves a reservation that only a note shows.
-            self.memory.remember_claim(owner, taken, &seen.lease);
+            self.notes.remember_claim(owner, taken, &seen.lease);
         }
         let outcome = match &seen.mark.reservation {
             Some(reservation) => {
@@ -243,11 +243,11 @@ fn remember(
 ) {
     let leases: Vec<Lease> = kept.iter().chain(claimed).chain(&change.leave).cloned().collect();
     if leases.is_empty() || session.holds_more {
-        return session.memory.forget_owner(owner.container.as_str(), owner.ifname.as_str());
+        return session.notes.forget(owner.container.as_str(), owner.ifname.as_str());
     }
     let before = change.keep.iter().chain(&change.leave).filter_map(|lease| lease.taken);
     let taken = before.filter_map(milliseconds).min().unwrap_or_else(now);
-    session.memory.remember_owner(owner, taken, leases);
+    session.notes.remember(owner, taken, leases);
 }
 
 fn milliseconds(time: std::time::SystemTime) -> Option<u64> {

@@ -4,22 +4,20 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ipam_kit::allocate::owner_index::now;
 use ipam_kit::allocate::store_memory::{StoreMemory, untrusted};
-use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::cni::NetworkName;
-use ipam_kit::host::{StateDir, beside, make_private_folder, read_own, replace_own};
+use ipam_kit::host::StateDir;
 use ipam_kit::{Error, Result};
 use ipnet::IpNet;
-use log::warn;
 use serde::{Deserialize, Serialize};
 
 use crate::objects::Metadata;
 
 /// The memory of a network: the state of its pools, which reveals an API server that was restored
-/// or replaced; and, as hints, the leases of owners, and the members that the CRD keeps.
+/// or replaced; and, as hints, the members that the CRD keeps.
 #[derive(Debug)]
 pub(crate) struct KubeMemory {
     folder: PathBuf,
@@ -59,23 +57,6 @@ pub(crate) struct PoolNote {
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<IpAddr>,
 }
-
-/// The note of an owner: the leases that it took.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct OwnerNote {
-    pub(crate) node: String,
-    /// In milliseconds since 1970, as all times.
-    pub(crate) taken: u64,
-    pub(crate) confirmed: u64,
-    pub(crate) leases: Vec<Lease>,
-    /// Whether a call was about to change the leases: the note says which addresses may be the
-    /// owner's, and nothing about their state.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) unsure: bool,
-}
-
-/// The notes of owners with their interfaces, by container and address.
-pub(crate) type NotedOwners = BTreeMap<(String, IpAddr), (String, OwnerNote)>;
 
 /// For how long a list of pools counts, in milliseconds.
 const LIST: u64 = 600_000;
@@ -194,138 +175,12 @@ impl KubeMemory {
         }
     }
 
-    /// Returns the leases that a container's interface took last.
-    pub(crate) fn owner(&self, owner: &Owner) -> Option<OwnerNote> {
-        let text =
-            read_own(&self.owner_file(owner.container.as_str(), owner.ifname.as_str())).ok()?;
-        serde_json::from_slice(&text).ok()
-    }
-
-    /// Remembers the leases of an owner.
-    pub(crate) fn remember_owner(&self, owner: &Owner, taken: u64, leases: Vec<Lease>) {
-        let node = owner.scope.node.clone();
-        let note = OwnerNote { node, taken, confirmed: now(), leases, unsure: false };
-        self.write_owner(owner, &note);
-    }
-
-    /// Makes the note of an owner unsure before its leases change, and adds these to it: a call that
-    /// is killed leaves no note of an earlier state. Returns the note as it was, which may be of
-    /// another node with the same state folder.
-    pub(crate) fn doubt_owner(&self, owner: &Owner, more: Vec<Lease>) -> Option<OwnerNote> {
-        let before = self.owner(owner);
-        let own = before.clone().filter(|note| note.node == owner.scope.node);
-        let note = own.unwrap_or_else(|| OwnerNote {
-            node: owner.scope.node.clone(),
-            taken: now(),
-            confirmed: now(),
-            leases: Vec::new(),
-            unsure: true,
-        });
-        let leases = note.leases.iter().cloned().chain(more).collect();
-        self.write_owner(owner, &OwnerNote { leases, unsure: true, ..note });
-        before
-    }
-
-    /// Writes the note of an owner as it was before a change that was not made.
-    pub(crate) fn restore_owner(&self, owner: &Owner, before: Option<OwnerNote>) {
-        match before {
-            Some(note) => self.write_owner(owner, &note),
-            None => self.forget_owner(owner.container.as_str(), owner.ifname.as_str()),
-        }
-    }
-
-    fn write_owner(&self, owner: &Owner, note: &OwnerNote) {
-        let path = self.owner_file(owner.container.as_str(), owner.ifname.as_str());
-        let text = serde_json::to_vec(note).unwrap_or_default();
-        let write = || replace_own(&path, &beside(&path, "#new"), 0o600, &text);
-        let written = match write() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                make_private_folder(&self.folder.join(OWNERS)).and_then(|()| write())
-            }
-            other => other,
-        };
-        if let Err(error) = written {
-            warn!("{} cannot be written: {error}", path.display());
-        }
-    }
-
-    /// Remembers a lease of another that an owner is about to take, beside those that it has.
-    pub(crate) fn remember_claim(&self, owner: &Owner, taken: u64, lease: &Lease) {
-        let note = self.owner(owner).filter(|note| note.node == owner.scope.node);
-        let mut leases = note.map(|note| note.leases).unwrap_or_default();
-        leases.retain(|noted| noted.address.addr() != lease.address.addr());
-        leases.push(lease.clone());
-        self.remember_owner(owner, taken, leases);
-    }
-
-    /// Remembers that an owner holds nothing.
-    pub(crate) fn forget_owner(&self, container: &str, ifname: &str) {
-        // Names out of an object need not be file names.
-        if !container.contains('/') && !ifname.contains('/') {
-            let _ = fs::remove_file(self.owner_file(container, ifname));
-        }
-    }
-
-    /// Returns the file of an owner. Neither name can have a colon.
-    fn owner_file(&self, container: &str, ifname: &str) -> PathBuf {
-        self.folder.join(OWNERS).join(format!("{container}:{ifname}"))
-    }
-
-    /// Returns all owners that this node has noted, by container and address.
-    pub(crate) fn owners(&self) -> NotedOwners {
-        let mut owners = NotedOwners::new();
-        for (container, ifname, note) in noted_owners(&self.folder, |_| true) {
-            for lease in &note.leases {
-                let key = (container.clone(), lease.address.addr());
-                owners.insert(key, (ifname.clone(), note.clone()));
-            }
-        }
-        owners
-    }
-
-    /// Returns whether this node has noted an address as that of another attachment of the owner's
-    /// container, on any network.
-    pub(crate) fn is_of_other_attachment(&self, owner: &Owner, address: IpAddr) -> bool {
-        let begin = format!("{}:", owner.container);
-        let folders = self.folder.parent().map(fs::read_dir).into_iter().flatten().flatten();
-        folders.flatten().map(|folder| folder.path()).any(|folder| {
-            let is_own = folder == self.folder;
-            let of_container = |name: &str| name.starts_with(&begin);
-            let mut noted = noted_owners(&folder, of_container).into_iter();
-            noted.any(|(_, ifname, note)| {
-                (!is_own || ifname != owner.ifname.as_str())
-                    && note.leases.iter().any(|lease| lease.address.addr() == address)
-            })
-        })
-    }
-
     fn pool_memory(&self, name: &str) -> StoreMemory<PoolNote> {
         StoreMemory::read(self.folder.join(POOLS).join(format!("{name}.json")))
     }
 }
 
-/// Reads the notes of owners in the folder of a network whose names match: container, interface and
-/// note. Files that cannot be read are skipped.
-fn noted_owners(
-    network: &Path,
-    matches: impl Fn(&str) -> bool,
-) -> Vec<(String, String, OwnerNote)> {
-    let mut owners = Vec::new();
-    for file in fs::read_dir(network.join(OWNERS)).into_iter().flatten().flatten() {
-        let name = file.file_name().into_string().unwrap_or_default();
-        let Some((container, ifname)) = name.split_once(':').filter(|_| matches(&name)) else {
-            continue;
-        };
-        let text = read_own(&file.path()).unwrap_or_default();
-        if let Ok(note) = serde_json::from_slice::<OwnerNote>(&text) {
-            owners.push((container.to_owned(), ifname.to_owned(), note));
-        }
-    }
-    owners
-}
-
 const POOLS: &str = "pools";
-const OWNERS: &str = "owners";
 
 fn restored() -> Error {
     let message = "an IPPool is missing, another one, or older than this node has seen: the API server was restored from a backup, or it is another cluster";

@@ -11,8 +11,8 @@ use ipam_kit::cni::Verb;
 use ipnet::IpNet;
 
 use crate::lease_mark::{LeaseMark, ReservationMark};
-use crate::memory::OwnerNote;
 use crate::objects::{PoolEntry, Reservation};
+use crate::owner_notes::OwnerNote;
 use crate::pools_token::HeldLease;
 use crate::read_pool::ReadPool;
 use crate::session::LeaseSession;
@@ -135,7 +135,7 @@ impl<'a> OwnerSearch<'a> {
         }
         let is_named = seen.allocation.ifname.is_some() || self.is_noted(seen.address);
         let is_proved = is_named || stamp.is_some();
-        if !is_proved && self.session.memory.is_of_other_attachment(self.owner, seen.address) {
+        if !is_proved && self.session.notes.is_of_other_attachment(self.owner, seen.address) {
             return Ok(Verdict::Foreign);
         }
         let mark = self.mark(seen, reservation.as_ref());

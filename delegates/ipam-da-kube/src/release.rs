@@ -78,7 +78,7 @@ impl LeaseSession {
                 continue;
             }
             if let Some(ifname) = entry.holder.as_ref().and_then(|holder| holder.ifname.as_ref()) {
-                self.memory.forget_owner(&held.id, ifname);
+                self.notes.forget(&held.id, ifname);
             }
             if !gone.contains(&place) {
                 removed.push(entry.clone());

@@ -11,8 +11,8 @@ use ipam_kit::allocate::owner_index::time;
 use ipnet::IpNet;
 
 use crate::lease_mark::{LeaseMark, ReservationMark};
-use crate::memory::NotedOwners;
 use crate::objects::{GROUP, POOLS, PoolEntry, Reservation};
+use crate::owner_notes::NotedLeases;
 use crate::read_pool::ReadPool;
 use crate::session::LeaseSession;
 use crate::stamp::{OwnerStamp, selector};
@@ -72,7 +72,7 @@ impl LeaseSession {
             true => self.read_reservation(address)?,
             false => None,
         };
-        Ok(self.shown_entry(subnet, address, allocation, reservation.as_ref(), &NotedOwners::new()))
+        Ok(self.shown_entry(subnet, address, allocation, reservation.as_ref(), &NotedLeases::new()))
     }
 
     /// Shows an address that a reservation holds.
@@ -90,7 +90,7 @@ impl LeaseSession {
         let container = container.or_else(|| spec.podref.clone()).unwrap_or_default();
         let ifname = spec.ifname.clone().or_else(|| stamp.map(|stamp| stamp.ifname));
         let allocation = PoolEntry { id: Some(container), ifname, ..PoolEntry::default() };
-        self.shown_entry(subnet, address, &allocation, Some(reservation), &NotedOwners::new())
+        self.shown_entry(subnet, address, &allocation, Some(reservation), &NotedLeases::new())
     }
 
     /// Shows the leases of a node, by the labels of their reservations.
@@ -116,7 +116,7 @@ impl LeaseSession {
     fn scan_pools(&mut self, each: &mut dyn FnMut(Entry) -> ControlFlow<()>) -> Result<()> {
         let pools = self.configured_pools()?;
         // Entries without reservations may have no stamp.
-        let noted = if self.overlap_check { NotedOwners::new() } else { self.memory.owners() };
+        let noted = if self.overlap_check { NotedLeases::new() } else { self.notes.leases() };
         let reservations = match self.overlap_check {
             true => self.reservations("")?,
             false => BTreeMap::new(),
@@ -177,7 +177,7 @@ impl LeaseSession {
         address: IpAddr,
         allocation: &PoolEntry,
         reservation: Option<&Reservation>,
-        noted: &NotedOwners,
+        noted: &NotedLeases,
     ) -> Entry {
         let reserved = reservation.and_then(OwnerStamp::of_reservation);
         let is_of = |stamp: &OwnerStamp| allocation.id.as_ref() == Some(&stamp.container);
@@ -191,8 +191,8 @@ impl LeaseSession {
         let stamp = reserved.filter(is_of).or(in_entry);
         let holder = allocation.id.clone().map(|container| match (&stamp, noted) {
             (Some(stamp), _) => stamp.holder(self.network.as_str()),
-            (None, Some((ifname, note))) => {
-                let (node, ifname) = (Some(note.node.clone()), Some(ifname.clone()));
+            (None, Some(noted)) => {
+                let (node, ifname) = (Some(noted.node.clone()), Some(noted.ifname.clone()));
                 Holder { node, container, ifname, network: None }
             }
             (None, None) => {
@@ -200,7 +200,7 @@ impl LeaseSession {
             }
         });
         let confirmed = stamp.as_ref().map(|stamp| stamp.confirmed);
-        let confirmed = confirmed.or_else(|| noted.map(|(_, note)| note.confirmed));
+        let confirmed = confirmed.or_else(|| noted.map(|noted| noted.confirmed));
         let mark = LeaseMark {
             namespace: self.store.namespace().to_owned(),
             ifname: allocation.ifname.is_some(),

@@ -14,6 +14,7 @@ use crate::lease_mark::LeaseMark;
 use crate::memory::KubeMemory;
 use crate::names::ObjectNames;
 use crate::objects::Reservation;
+use crate::owner_notes::OwnerNotes;
 use crate::pool_lock::PoolLocks;
 use crate::present;
 use crate::store::ObjectStore;
@@ -23,6 +24,7 @@ use crate::store::ObjectStore;
 pub(crate) struct LeaseSession {
     pub(crate) store: ObjectStore,
     pub(crate) memory: KubeMemory,
+    pub(crate) notes: OwnerNotes,
     pub(crate) locks: PoolLocks,
     pub(crate) names: ObjectNames,
     pub(crate) network: NetworkName,
@@ -76,6 +78,7 @@ impl LeaseSession {
             locks: PoolLocks::new(&state, &namespace, timeout, longest),
             store: ObjectStore::new(kube, namespace),
             memory,
+            notes: OwnerNotes::open(&state, &network),
             names,
             network,
             pod: Pod::of(request),

@@ -8,7 +8,7 @@ use ipam_kit::allocate::ledger::{Need, PoolView, Used, View, ViewQuery};
 use ipnet::IpNet;
 
 use crate::lease_mark::LeaseMark;
-use crate::memory::OwnerNote;
+use crate::owner_notes::OwnerNote;
 use crate::owner_search::OwnerSearch;
 use crate::pools_token::{HeldLease, PoolsToken};
 use crate::read_pool::ReadPool;
@@ -19,7 +19,7 @@ use crate::session::{LeaseSession, subnets, subnets_requested};
 /// # Errors
 /// The server does not answer; on an ADD, a pool was restored from a backup.
 pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<View<PoolsToken>> {
-    let note = session.memory.owner(query.owner);
+    let note = session.notes.of(query.owner);
     if let Some(guess) = guess(session, query, note.as_ref()) {
         return Ok(guess);
     }

@@ -1,0 +1,183 @@
+//! The notes of owners in the node's state folder: the leases that each took last, as a hint.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use ipam_kit::allocate::owner_index::now;
+use ipam_kit::allocate::{Lease, Owner};
+use ipam_kit::cni::NetworkName;
+use ipam_kit::host::{StateDir, beside, make_private_folder, read_own, replace_own};
+use log::warn;
+use serde::{Deserialize, Serialize};
+
+use crate::lease_mark::LeaseMark;
+
+/// The notes of a network's owners, a file each.
+#[derive(Debug)]
+pub(crate) struct OwnerNotes {
+    folder: PathBuf,
+}
+
+/// The note of an owner: the leases that it took.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct OwnerNote {
+    pub(crate) node: String,
+    /// In milliseconds since 1970, as all times.
+    pub(crate) taken: u64,
+    pub(crate) confirmed: u64,
+    pub(crate) leases: Vec<Lease>,
+    /// Whether a call was about to change the leases: the note says which addresses may be the
+    /// owner's, and nothing about their state.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) unsure: bool,
+}
+
+/// A lease in a note.
+#[derive(Clone, Debug)]
+pub(crate) struct NotedLease {
+    pub(crate) node: String,
+    pub(crate) ifname: String,
+    pub(crate) confirmed: u64,
+    pub(crate) lease: Lease,
+    /// The state of the lease; `None` in an unsure note.
+    pub(crate) mark: Option<LeaseMark>,
+}
+
+/// Leases in notes, by container and address.
+pub(crate) type NotedLeases = BTreeMap<(String, IpAddr), NotedLease>;
+
+impl OwnerNotes {
+    /// Opens the notes of a network.
+    pub(crate) fn open(state: &StateDir, network: &NetworkName) -> Self {
+        Self { folder: state.root().join("kube").join(network.as_str()).join(OWNERS) }
+    }
+
+    /// Returns the note of an owner. It may be of another node with the same state folder.
+    pub(crate) fn of(&self, owner: &Owner) -> Option<OwnerNote> {
+        let path = self.file(owner.container.as_str(), owner.ifname.as_str());
+        serde_json::from_slice(&read_own(&path).ok()?).ok()
+    }
+
+    /// Remembers the leases of an owner.
+    pub(crate) fn remember(&self, owner: &Owner, taken: u64, leases: Vec<Lease>) {
+        let node = owner.scope.node.clone();
+        self.write(owner, &OwnerNote { node, taken, confirmed: now(), leases, unsure: false });
+    }
+
+    /// Makes the note of an owner unsure before its leases change, and adds these to it: a call that
+    /// is killed leaves no note of an earlier state. Returns the note as it was.
+    pub(crate) fn doubt(&self, owner: &Owner, more: Vec<Lease>) -> Option<OwnerNote> {
+        let before = self.of(owner);
+        let own = before.clone().filter(|note| note.node == owner.scope.node);
+        let note = own.unwrap_or_else(|| OwnerNote {
+            node: owner.scope.node.clone(),
+            taken: now(),
+            confirmed: now(),
+            leases: Vec::new(),
+            unsure: true,
+        });
+        let leases = note.leases.iter().cloned().chain(more).collect();
+        self.write(owner, &OwnerNote { leases, unsure: true, ..note });
+        before
+    }
+
+    /// Writes the note of an owner as it was before a change that was not made.
+    pub(crate) fn restore(&self, owner: &Owner, before: Option<OwnerNote>) {
+        match before {
+            Some(note) => self.write(owner, &note),
+            None => self.forget(owner.container.as_str(), owner.ifname.as_str()),
+        }
+    }
+
+    /// Remembers a lease of another that an owner is about to take, beside those that it has.
+    pub(crate) fn remember_claim(&self, owner: &Owner, taken: u64, lease: &Lease) {
+        let note = self.of(owner).filter(|note| note.node == owner.scope.node);
+        let mut leases = note.map(|note| note.leases).unwrap_or_default();
+        leases.retain(|noted| noted.address.addr() != lease.address.addr());
+        leases.push(lease.clone());
+        self.remember(owner, taken, leases);
+    }
+
+    /// Remembers that an owner holds nothing.
+    pub(crate) fn forget(&self, container: &str, ifname: &str) {
+        // Names out of an object need not be file names.
+        if !container.contains('/') && !ifname.contains('/') {
+            let _ = fs::remove_file(self.file(container, ifname));
+        }
+    }
+
+    /// Returns all leases that this node has noted.
+    pub(crate) fn leases(&self) -> NotedLeases {
+        let mut leases = NotedLeases::new();
+        for (container, ifname, note) in read_notes(&self.folder, |_| true) {
+            for lease in note.leases {
+                let mark = LeaseMark::of(&lease).filter(|_| !note.unsure);
+                let (node, ifname) = (note.node.clone(), ifname.clone());
+                let key = (container.clone(), lease.address.addr());
+                let confirmed = note.confirmed;
+                leases.insert(key, NotedLease { node, ifname, confirmed, lease, mark });
+            }
+        }
+        leases
+    }
+
+    /// Returns whether this node has noted an address as that of another attachment of the owner's
+    /// container, on any network.
+    pub(crate) fn is_of_other_attachment(&self, owner: &Owner, address: IpAddr) -> bool {
+        let networks = self.folder.parent().and_then(Path::parent).map(fs::read_dir);
+        let networks = networks.into_iter().flatten().flatten().flatten();
+        networks.map(|network| network.path().join(OWNERS)).any(|folder| {
+            let is_own = folder == self.folder;
+            let its = |container: &str| container == owner.container.as_str();
+            let mut notes = read_notes(&folder, its).into_iter();
+            notes.any(|(_, ifname, note)| {
+                (!is_own || ifname != owner.ifname.as_str())
+                    && note.leases.iter().any(|lease| lease.address.addr() == address)
+            })
+        })
+    }
+
+    fn write(&self, owner: &Owner, note: &OwnerNote) {
+        let path = self.file(owner.container.as_str(), owner.ifname.as_str());
+        let text = serde_json::to_vec(note).unwrap_or_default();
+        let write = || replace_own(&path, &beside(&path, "#new"), 0o600, &text);
+        let written = match write() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make_private_folder(&self.folder).and_then(|()| write())
+            }
+            other => other,
+        };
+        if let Err(error) = written {
+            warn!("{} cannot be written: {error}", path.display());
+        }
+    }
+
+    /// Returns the file of an owner. Neither name can have a colon.
+    fn file(&self, container: &str, ifname: &str) -> PathBuf {
+        self.folder.join(format!("{container}:{ifname}"))
+    }
+}
+
+/// Reads the notes of the containers that are wanted: container, interface and note. Files that
+/// cannot be read are skipped.
+fn read_notes(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<(String, String, OwnerNote)> {
+    let mut notes = Vec::new();
+    for file in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = file.file_name().into_string().unwrap_or_default();
+        let Some((container, ifname)) = name.split_once(':') else { continue };
+        if !is_wanted(container) {
+            continue;
+        }
+        let text = read_own(&file.path()).unwrap_or_default();
+        if let Ok(note) = serde_json::from_slice::<OwnerNote>(&text) {
+            notes.push((container.to_owned(), ifname.to_owned(), note));
+        }
+    }
+    notes
+}
+
+/// Beside the notes of pools.
+const OWNERS: &str = "owners";
