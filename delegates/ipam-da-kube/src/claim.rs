@@ -195,7 +195,7 @@ impl<'a> Claiming<'a> {
         choices: &[&ChosenAddress<'_>],
         _turns: Vec<File>,
     ) -> Result<Outcome<()>> {
-        if !choices.is_empty() && !self.session.names_owners() {
+        if !choices.is_empty() && !self.session.shows_owners() {
             let leases = choices.iter().map(|choice| self.lease(choice, &self.session.new_mark()));
             self.noted = Some(self.session.notes.doubt(self.owner, leases.collect()));
         }
@@ -269,7 +269,8 @@ impl<'a> Claiming<'a> {
     /// seen.
     fn take_over(&mut self, choice: &ChosenAddress<'_>) -> Result<Outcome<LeaseMark>> {
         let replaced = choice.claim.replaces.as_ref().and_then(HeldLease::of_entry);
-        let Some(mut seen) = replaced else { return Ok(Outcome::Lost) };
+        let seen = replaced.filter(|seen| !self.session.is_confirmed_since(seen));
+        let Some(mut seen) = seen else { return Ok(Outcome::Lost) };
         seen.lease.taken = None;
         self.session.confirm(self.owner, &seen)
     }
@@ -332,9 +333,11 @@ impl LeaseSession {
         }
     }
 
-    /// Returns whether an entry alone shows whose it is, as an earlier answer has shown.
-    fn names_owners(&self) -> bool {
+    /// Returns whether the objects alone show whose an entry is, and its state, as an earlier answer
+    /// has shown.
+    fn shows_owners(&self) -> bool {
         self.memory.keeps_ifname() == Some(true)
+            && (self.overlap_check || self.memory.keeps_mark() == Some(true))
     }
 
     /// Returns whether an earlier answer has shown what the CRD keeps of an entry.

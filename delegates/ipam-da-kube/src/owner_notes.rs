@@ -14,6 +14,7 @@ use log::warn;
 use serde::{Deserialize, Serialize};
 
 use crate::lease_mark::LeaseMark;
+use crate::objects::PoolEntry;
 
 /// The notes of a network's owners, a file each.
 #[derive(Debug)]
@@ -44,6 +45,13 @@ pub(crate) struct NotedLease {
     pub(crate) lease: Lease,
     /// The state of the lease; `None` in an unsure note.
     pub(crate) mark: Option<LeaseMark>,
+}
+
+impl NotedLease {
+    /// Returns whether an entry of its container and address may be of its interface, too.
+    pub(crate) fn may_be_of(&self, entry: &PoolEntry) -> bool {
+        entry.ifname.as_ref().is_none_or(|ifname| *ifname == self.ifname)
+    }
 }
 
 /// Leases in notes, by container and address.
@@ -111,8 +119,28 @@ impl OwnerNotes {
 
     /// Returns all leases that this node has noted.
     pub(crate) fn leases(&self) -> NotedLeases {
+        self.leases_of(|_| true)
+    }
+
+    /// Returns whether a lease without a reservation was confirmed after it was seen, as its owner's
+    /// note shows where the CRD drops this delegate's member of the entry.
+    pub(crate) fn is_confirmed_since(
+        &self,
+        container: &str,
+        address: IpAddr,
+        seen: &LeaseMark,
+    ) -> bool {
+        if seen.kept || seen.text.is_none() {
+            return false;
+        }
+        let noted = self.leases_of(|its| its == container).remove(&(container.to_owned(), address));
+        let mark = noted.and_then(|noted| noted.mark);
+        mark.is_some_and(|mark| mark.text.is_some() && mark.text != seen.text)
+    }
+
+    fn leases_of(&self, is_wanted: impl Fn(&str) -> bool) -> NotedLeases {
         let mut leases = NotedLeases::new();
-        for (container, ifname, note) in read_notes(&self.folder, |_| true) {
+        for (container, ifname, note) in read_notes(&self.folder, is_wanted) {
             for lease in note.leases {
                 let mark = LeaseMark::of(&lease).filter(|_| !note.unsure);
                 let (node, ifname) = (note.node.clone(), ifname.clone());

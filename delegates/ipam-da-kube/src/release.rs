@@ -105,6 +105,7 @@ impl LeaseSession {
         for lease in leases {
             let removed = match &lease.mark.reservation {
                 Some(seen) => self.delete_reservation(lease.address(), seen),
+                None if self.is_confirmed_since(lease) => Ok(Removed::Changed),
                 None => Ok(Removed::Gone),
             };
             match removed {
@@ -130,6 +131,11 @@ impl LeaseSession {
                 unreleased.errors.push(error);
             }
         }
+    }
+
+    /// Returns whether a note shows that a lease was confirmed since it was seen.
+    pub(crate) fn is_confirmed_since(&self, seen: &HeldLease) -> bool {
+        self.notes.is_confirmed_since(&seen.id, seen.address(), &seen.mark)
     }
 
     /// Deletes a reservation that is in a certain state.

@@ -72,7 +72,8 @@ impl LeaseSession {
             true => self.read_reservation(address)?,
             false => None,
         };
-        Ok(self.shown_entry(subnet, address, allocation, reservation.as_ref(), &NotedLeases::new()))
+        let noted = self.notes.leases();
+        Ok(self.shown_entry(subnet, address, allocation, reservation.as_ref(), &noted))
     }
 
     /// Shows an address that a reservation holds.
@@ -115,8 +116,8 @@ impl LeaseSession {
 
     fn scan_pools(&mut self, each: &mut dyn FnMut(Entry) -> ControlFlow<()>) -> Result<()> {
         let pools = self.configured_pools()?;
-        // Entries without reservations may have no stamp.
-        let noted = if self.overlap_check { NotedLeases::new() } else { self.notes.leases() };
+        // An entry without a reservation may have no stamp.
+        let noted = self.notes.leases();
         let reservations = match self.overlap_check {
             true => self.reservations("")?,
             false => BTreeMap::new(),
@@ -186,9 +187,15 @@ impl LeaseSession {
             reserved.as_ref().map_or_else(|| reservation.is_of(allocation), is_of)
         });
         let in_entry = OwnerStamp::of_allocation(allocation);
-        let noted = allocation.id.clone().and_then(|id| noted.get(&(id, address)));
         let kept = in_entry.is_some();
         let stamp = reserved.filter(is_of).or(in_entry);
+        let noted = allocation.id.clone().and_then(|id| noted.get(&(id, address)));
+        let noted = noted.filter(|noted| stamp.is_none() && noted.may_be_of(allocation));
+        // Where the CRD drops this delegate's member, the note has it.
+        let text = match kept {
+            true => allocation.mark.clone(),
+            false => noted.and_then(|noted| noted.mark.as_ref()?.text.clone()),
+        };
         let holder = allocation.id.clone().map(|container| match (&stamp, noted) {
             (Some(stamp), _) => stamp.holder(self.network.as_str()),
             (None, Some(noted)) => {
@@ -205,7 +212,7 @@ impl LeaseSession {
             namespace: self.store.namespace().to_owned(),
             ifname: allocation.ifname.is_some(),
             reservation: reservation.map(ReservationMark::of),
-            text: allocation.mark.clone().filter(|_| kept),
+            text,
             kept,
         };
         let fault = allocation.id.is_none().then(|| Fault::Unreadable("id is missing".to_owned()));
