@@ -182,7 +182,8 @@ impl<'a> Claiming<'a> {
         });
         match shown {
             Some((subnet, allocation)) => {
-                self.session.entry_of(subnet, address, &allocation).map(Some)
+                let noted = self.session.notes.leases();
+                self.session.entry_of(subnet, address, &allocation, &noted).map(Some)
             }
             None => Ok(None),
         }

@@ -6,6 +6,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use ipam_kit::allocate::ledger::Holder;
 use ipam_kit::allocate::owner_index::now;
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::cni::NetworkName;
@@ -47,6 +48,13 @@ pub(crate) struct NotedLease {
     pub(crate) mark: Option<LeaseMark>,
 }
 
+impl OwnerNote {
+    fn unsure(node: &str) -> Self {
+        let (taken, confirmed) = (now(), now());
+        Self { node: node.to_owned(), taken, confirmed, leases: Vec::new(), unsure: true }
+    }
+}
+
 impl NotedLease {
     /// Returns whether an entry of its container and address may be of its interface, too.
     pub(crate) fn may_be_of(&self, entry: &PoolEntry) -> bool {
@@ -65,14 +73,14 @@ impl OwnerNotes {
 
     /// Returns the note of an owner. It may be of another node with the same state folder.
     pub(crate) fn of(&self, owner: &Owner) -> Option<OwnerNote> {
-        let path = self.file(owner.container.as_str(), owner.ifname.as_str());
-        serde_json::from_slice(&read_own(&path).ok()?).ok()
+        self.read(owner.container.as_str(), owner.ifname.as_str())
     }
 
     /// Remembers the leases of an owner.
     pub(crate) fn remember(&self, owner: &Owner, taken: u64, leases: Vec<Lease>) {
         let node = owner.scope.node.clone();
-        self.write(owner, &OwnerNote { node, taken, confirmed: now(), leases, unsure: false });
+        let note = OwnerNote { node, taken, confirmed: now(), leases, unsure: false };
+        self.write(owner.container.as_str(), owner.ifname.as_str(), &note);
     }
 
     /// Makes the note of an owner unsure before its leases change, and adds these to it: a call that
@@ -80,23 +88,19 @@ impl OwnerNotes {
     pub(crate) fn doubt(&self, owner: &Owner, more: Vec<Lease>) -> Option<OwnerNote> {
         let before = self.of(owner);
         let own = before.clone().filter(|note| note.node == owner.scope.node);
-        let note = own.unwrap_or_else(|| OwnerNote {
-            node: owner.scope.node.clone(),
-            taken: now(),
-            confirmed: now(),
-            leases: Vec::new(),
-            unsure: true,
-        });
+        let note = own.unwrap_or_else(|| OwnerNote::unsure(&owner.scope.node));
         let leases = note.leases.iter().cloned().chain(more).collect();
-        self.write(owner, &OwnerNote { leases, unsure: true, ..note });
+        let note = OwnerNote { leases, unsure: true, ..note };
+        self.write(owner.container.as_str(), owner.ifname.as_str(), &note);
         before
     }
 
     /// Writes the note of an owner as it was before a change that was not made.
     pub(crate) fn restore(&self, owner: &Owner, before: Option<OwnerNote>) {
+        let (container, ifname) = (owner.container.as_str(), owner.ifname.as_str());
         match before {
-            Some(note) => self.write(owner, &note),
-            None => self.forget(owner.container.as_str(), owner.ifname.as_str()),
+            Some(note) => self.write(container, ifname, &note),
+            None => self.forget(container, ifname),
         }
     }
 
@@ -109,11 +113,26 @@ impl OwnerNotes {
         self.remember(owner, taken, leases);
     }
 
+    /// Notes a lease before it is released, as the note of a claim does: a call that is killed may
+    /// leave an entry without a reservation, which does not show the node.
+    pub(crate) fn remember_release(&self, holder: &Holder, lease: &Lease) {
+        let Holder { node: Some(node), container, ifname: Some(ifname), network: None } = holder
+        else {
+            return;
+        };
+        let note = self.read(container, ifname);
+        let mut note = note.unwrap_or_else(|| OwnerNote::unsure(node));
+        let is_noted = note.leases.iter().any(|noted| noted.address == lease.address);
+        if note.node == *node && !is_noted {
+            note.leases.push(lease.clone());
+            self.write(container, ifname, &note);
+        }
+    }
+
     /// Remembers that an owner holds nothing.
     pub(crate) fn forget(&self, container: &str, ifname: &str) {
-        // Names out of an object need not be file names.
-        if !container.contains('/') && !ifname.contains('/') {
-            let _ = fs::remove_file(self.file(container, ifname));
+        if let Some(path) = self.file(container, ifname) {
+            let _ = fs::remove_file(path);
         }
     }
 
@@ -168,8 +187,12 @@ impl OwnerNotes {
         })
     }
 
-    fn write(&self, owner: &Owner, note: &OwnerNote) {
-        let path = self.file(owner.container.as_str(), owner.ifname.as_str());
+    fn read(&self, container: &str, ifname: &str) -> Option<OwnerNote> {
+        serde_json::from_slice(&read_own(&self.file(container, ifname)?).ok()?).ok()
+    }
+
+    fn write(&self, container: &str, ifname: &str, note: &OwnerNote) {
+        let Some(path) = self.file(container, ifname) else { return };
         let text = serde_json::to_vec(note).unwrap_or_default();
         let write = || replace_own(&path, &beside(&path, "#new"), 0o600, &text);
         let written = match write() {
@@ -183,9 +206,11 @@ impl OwnerNotes {
         }
     }
 
-    /// Returns the file of an owner. Neither name can have a colon.
-    fn file(&self, container: &str, ifname: &str) -> PathBuf {
-        self.folder.join(format!("{container}:{ifname}"))
+    /// Returns the file of an owner, whose names cannot have a colon; `None` for names out of an
+    /// object that cannot be a file's.
+    fn file(&self, container: &str, ifname: &str) -> Option<PathBuf> {
+        let name = format!("{container}:{ifname}");
+        (!name.contains('/')).then(|| self.folder.join(name))
     }
 }
 

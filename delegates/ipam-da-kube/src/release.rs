@@ -69,6 +69,9 @@ impl LeaseSession {
     pub(crate) fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
         let leases: Vec<(&Entry, HeldLease)> =
             entries.iter().filter_map(|entry| Some((entry, HeldLease::of_entry(entry)?))).collect();
+        for (entry, held) in &leases {
+            entry.holder.iter().for_each(|holder| self.notes.remember_release(holder, &held.lease));
+        }
         let held: Vec<HeldLease> = leases.iter().map(|(_, held)| held.clone()).collect();
         let Unreleased { changed, gone, failed, errors } = self.try_release(&held);
         let mut removed = Vec::new();

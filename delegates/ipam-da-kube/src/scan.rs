@@ -67,13 +67,13 @@ impl LeaseSession {
         subnet: IpNet,
         address: IpAddr,
         allocation: &PoolEntry,
+        noted: &NotedLeases,
     ) -> Result<Entry> {
         let reservation = match self.overlap_check {
             true => self.read_reservation(address)?,
             false => None,
         };
-        let noted = self.notes.leases();
-        Ok(self.shown_entry(subnet, address, allocation, reservation.as_ref(), &noted))
+        Ok(self.shown_entry(subnet, address, allocation, reservation.as_ref(), noted))
     }
 
     /// Shows an address that a reservation holds.
@@ -101,14 +101,46 @@ impl LeaseSession {
         each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<()> {
         let labels = selector(self.network.as_str(), Some(node));
+        let mut reserved = BTreeSet::new();
         for (address, reservation) in self.reservations(&labels)? {
             let Some(stamp) = OwnerStamp::of_reservation(&reservation) else { continue };
             // A label may be a shortened text.
             if stamp.node != node || stamp.network != self.network.as_str() {
                 continue;
             }
+            reserved.insert(address);
             if each(self.reserved_entry(stamp.range, address, &reservation)).is_break() {
                 return Ok(());
+            }
+        }
+        self.scan_noted(node, &reserved, each)
+    }
+
+    /// Shows the entries of a node without a reservation of its own, as a release leaves them that is
+    /// killed. The entry shows the container, and a note the node.
+    fn scan_noted(
+        &mut self,
+        node: &str,
+        reserved: &BTreeSet<IpAddr>,
+        each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut noted = self.notes.leases();
+        noted.retain(|(_, address), noted| noted.node == node && !reserved.contains(address));
+        let subnets: BTreeSet<IpNet> =
+            noted.values().map(|noted| noted.lease.address.trunc()).collect();
+        for subnet in subnets {
+            let name = self.pool_of(subnet);
+            let pool = ReadPool::read(self, &name, subnet)?;
+            for (_, address, allocation) in pool.entries() {
+                let Some((address, id)) = address.zip(allocation.id.clone()) else { continue };
+                if !noted.contains_key(&(id, address)) {
+                    continue;
+                }
+                let entry = self.entry_of(subnet, address, allocation, &noted)?;
+                let holder = entry.holder.as_ref().and_then(|holder| holder.node.as_deref());
+                if holder == Some(node) && each(entry).is_break() {
+                    return Ok(());
+                }
             }
         }
         Ok(())
