@@ -120,6 +120,15 @@ fn ledger(crds: fn(&Kube) -> Crds, overlap: Overlap) {
     assert_well(&ledger_suite::run(&Opened(ipam)), 0);
 }
 
+/// On definitions that drop our member of an entry, the owner's note has the state of its lease. Two
+/// nodes with one state folder share the note, so the check that plays them is left out.
+fn noted_ledger(crds: fn(&Kube) -> Crds, overlap: Overlap) {
+    let (_desk, ipam) = without_turns(crds, overlap);
+    let mut report = ledger_suite::run(&Opened(ipam));
+    report.outcomes.retain(|(name, _)| *name != "the_node_is_of_the_owner");
+    assert_well(&report, 0);
+}
+
 fn allocator(crds: fn(&Kube) -> Crds, overlap: Overlap) {
     let (desk, ipam) = without_turns(crds, overlap);
     let (client, namespace) = (desk.client.clone(), desk.namespace.clone());
@@ -167,13 +176,13 @@ fn the_crd_of_v04_passes() {
 
 #[test]
 fn the_crds_of_v07_pass() {
-    run(|_| Release::V07.crds(), &[(ledger, Checked)]);
+    run(|_| Release::V07.crds(), &[(ledger, Checked), (noted_ledger, Unchecked)]);
 }
 
 #[test]
 fn the_crds_of_v094_pass() {
-    let suites: [(Suite, Overlap); 3] =
-        [(ledger, Checked), (allocator, Checked), (program, Checked)];
+    let suites: [(Suite, Overlap); 4] =
+        [(noted_ledger, Unchecked), (allocator, Checked), (ledger, Checked), (program, Checked)];
     run(|_| Release::V094.crds(), &suites);
 }
 

@@ -25,7 +25,7 @@ pub struct Site {
     pub plan: Plan,
     pub desk: Desk,
     pub relay: Relay,
-    worlds: [World; 2],
+    pub worlds: [World; 2],
 }
 
 /// The nodes.

@@ -5,10 +5,12 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod leftovers;
 mod planted;
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -90,8 +92,22 @@ impl Site {
         }
     }
 
-    /// Calls, and kills all processes of the call at its request of this number, if it has so many.
+    /// Calls for the pod, and kills all processes of the call at its request of this number, if it
+    /// has so many.
     fn kill_at(&self, number: usize, moment: Moment, verb: &str, network: &Value) -> Outcome {
+        let mut command = self.command(On::First, verb, "c1");
+        command.env("CNI_ARGS", POD);
+        self.kill_command_at(number, moment, command, network)
+    }
+
+    /// Runs a command of the first node, likewise.
+    fn kill_command_at(
+        &self,
+        number: usize,
+        moment: Moment,
+        mut command: Command,
+        network: &Value,
+    ) -> Outcome {
         let (group, count) = (Arc::new(OnceLock::<Pid>::new()), AtomicUsize::new(0));
         let its = group.clone();
         self.relay.decide(move |_| {
@@ -108,14 +124,8 @@ impl Site {
                 Moment::Late => Fate::Lose(Box::new(kill)),
             }
         });
-        let mut command = self.command(On::First, verb, "c1");
-        let child = start(
-            {
-                command.env("CNI_ARGS", POD).process_group(0);
-                command
-            },
-            network,
-        );
+        command.process_group(0);
+        let child = start(command, network);
         group.set(Pid::from_child(&child)).unwrap();
         let outcome = wait(child);
         self.relay.pass();
