@@ -63,6 +63,8 @@ fn misplaced() -> Vec<(&'static str, Value)> {
             ("ipam-ds-nomad", json!({"nomad_servers": value})),
             ("ipam-ds-kube-node", json!({"kubeconfig": value})),
             ("ipam-ds-kube-node", json!({"annotation": value})),
+            ("ipam-ds-whereabouts", json!({"etcd_host": value})),
+            ("ipam-ds-whereabouts", json!({"kubernetes": value})),
             ("ipam-da-local", json!({"dataDir": value})),
             ("ipam-da-local", json!({"takeover": value})),
             ("ipam-ds-static", json!({"rangeRules": value})),
@@ -122,6 +124,7 @@ fn a_secret_in_the_wrong_place_is_in_no_error_and_no_log() {
         "ipam-ds-kube-node",
         "ipam-ds-nomad",
         "ipam-ds-static",
+        "ipam-ds-whereabouts",
     ] {
         world.install(&binary(name));
     }

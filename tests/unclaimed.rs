@@ -10,8 +10,13 @@ use std::process::{Command, Stdio};
 use ipam_testkit::world::{World, binary, host_local, with, without};
 use serde_json::{Value, json};
 
-const SELECTORS: [&str; 4] =
-    ["ipam-ds-static", "ipam-ds-nomad", "ipam-ds-kube-node", "ipam-ds-node-annotation"];
+const SELECTORS: [&str; 5] = [
+    "ipam-ds-static",
+    "ipam-ds-nomad",
+    "ipam-ds-kube-node",
+    "ipam-ds-node-annotation",
+    "ipam-ds-whereabouts",
+];
 
 const ALLOCATORS: [&str; 4] = ["ipam-da-local", "ipam-da-etcd", "ipam-da-consul", "ipam-da-kube"];
 
@@ -243,6 +248,7 @@ fn every_delegate_of_ours_says_which_keys_it_reads() {
                 "ipam-ds-nomad" => ("nomad", json!("tokenFile")),
                 "ipam-ds-kube-node" => ("routes", json!("dst")),
                 "ipam-ds-node-annotation" => ("annotation", Value::Null),
+                "ipam-ds-whereabouts" => ("addresses", json!("gateway")),
                 "ipam-da-local" => ("dataDir", Value::Null),
                 "ipam-da-etcd" => ("etcdConfig", json!("etcdURL")),
                 "ipam-da-kube" => ("kube", json!("kubeconfig")),

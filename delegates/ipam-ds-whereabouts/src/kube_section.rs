@@ -1,0 +1,169 @@
+//! The section `kube` of the allocator: the login, and the names of the objects.
+
+use ipam_kit::cni::parse_value;
+use ipam_kit::{Error, Result};
+use serde_json::{Map, Value};
+
+use crate::config::{MergedKeys, StoreKeys};
+use crate::flat_file::FLAT_FILES;
+use crate::written::Written;
+
+/// The section `kube`, as the keys of whereabouts name it.
+#[derive(Debug)]
+pub(crate) struct KubeSection {
+    /// The members that the section of the configuration does not have.
+    pub(crate) patch: Map<String, Value>,
+    /// Whether the names of objects begin with that of a network.
+    pub(crate) has_network_name: bool,
+}
+
+impl KubeSection {
+    /// Reads the keys of whereabouts. The section of the configuration, if there is one, counts
+    /// first.
+    ///
+    /// # Errors
+    /// A value is malformed, or no key names a kubeconfig.
+    pub(crate) fn read(
+        ipam: &Map<String, Value>,
+        keys: &mut MergedKeys<'_, StoreKeys>,
+    ) -> Result<Self> {
+        let own = ipam.get("kube").unwrap_or(&Value::Null);
+        let own: Option<Map<String, Value>> = parse_value(own, "ipam.kube")?;
+        let mut own = own.unwrap_or_default();
+        own.retain(|_, value| !value.is_null());
+        let mut patch = Map::new();
+        if !own.contains_key("kubeconfig") {
+            let login = keys.take("kubernetes.kubeconfig", |keys| {
+                &mut keys.kubernetes.get_or_insert_default().kubeconfig
+            });
+            let login = login.ok_or_else(without_login)?;
+            patch.insert("kubeconfig".to_owned(), login.value.into());
+        }
+        if !own.contains_key("networkName")
+            && let Some(name) = keys.take("network_name", |keys| &mut keys.network_name)
+        {
+            patch.insert("networkName".to_owned(), checked_name(name)?.into());
+        }
+        // That of the flat file has no effect in whereabouts, either.
+        if !own.contains_key("overlapCheck")
+            && let Some(check) = keys.of_ipam().enable_overlapping_ranges
+        {
+            patch.insert("overlapCheck".to_owned(), check.into());
+        }
+        let has_network_name = patch.contains_key("networkName") || own.contains_key("networkName");
+        Ok(Self { patch, has_network_name })
+    }
+}
+
+fn without_login() -> Error {
+    let message = "missing: neither the network configuration nor a flat file names a kubeconfig";
+    let [_, file] = FLAT_FILES;
+    Error::config("ipam.kubernetes.kubeconfig", message)
+        .advise(format!("set it, or \"kubernetes\": {{\"kubeconfig\": …}} in {file}"))
+}
+
+/// The longest name of a network: that of an object has up to 253 characters, with a range in it.
+const LONGEST: usize = 200;
+
+/// The names of objects are this one, `-`, and a range or an address.
+fn checked_name(name: Written<String>) -> Result<String> {
+    let Written { value: name, place } = name;
+    if name.len() <= LONGEST && format!("{name}-0").split('.').all(is_label) {
+        return Ok(name);
+    }
+    let error = place.error(format!("invalid name {name:?} for an object of Kubernetes"));
+    Err(place.shown(error, "a name for objects of Kubernetes").advise(
+        "use lower-case letters, digits, - and ., beginning with a letter or a digit, and at most 200",
+    ))
+}
+
+fn is_label(label: &str) -> bool {
+    let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !label.is_empty()
+        && label.bytes().all(inside)
+        && !label.starts_with('-')
+        && !label.ends_with('-')
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::testing::Call;
+
+    #[test]
+    fn the_keys_of_whereabouts_become_the_section() {
+        let ipam = json!({
+            "range": "10.0.0.0/24", "kubernetes": {"kubeconfig": "/k"}, "network_name": "blue.a",
+            "enable_overlapping_ranges": false,
+        });
+        let section = json!({"kubeconfig": "/k", "networkName": "blue.a", "overlapCheck": false});
+        for verb in ["ADD", "DEL", "CHECK", "GC", "STATUS"] {
+            let answer = Call::ipam(ipam.clone()).verb(verb).ok();
+            assert_eq!(answer["ipam"], json!({"kube": section}), "{verb}");
+        }
+        let answer = Call::ipam(json!({"range": "10.0.0.0/24", "network_name": ""})).ok();
+        assert_eq!(answer["ipam"], json!({"kube": {"kubeconfig": "/k"}}));
+    }
+
+    #[test]
+    fn a_section_of_the_configuration_counts_first() {
+        let kube = json!({"kubeconfig": "/own", "networkName": "red", "overlapCheck": true});
+        let ipam = json!({
+            "range": "10.0.0.0/24", "network_name": "blue", "enable_overlapping_ranges": false,
+            "kube": kube,
+        });
+        assert_eq!(Call::bare(ipam.clone()).ok().get("ipam"), None);
+        let mut some = ipam;
+        some["kube"] = json!({"overlapCheck": true, "networkName": null, "timeout": "5s"});
+        let patch = json!({"kube": {"kubeconfig": "/k", "networkName": "blue"}});
+        assert_eq!(Call::ipam(some).ok()["ipam"], patch);
+        Call::ipam(json!({"kube": "/k"})).err(7, "ipam.kube: expected an object, found a string");
+    }
+
+    #[test]
+    fn the_login_comes_from_the_flat_file_when_a_runtime_strips_the_configuration() {
+        let flat = json!({"kubernetes": {"kubeconfig": "/flat"}, "network_name": "blue"});
+        let answer = Call::bare(json!({})).flat(flat).verb("DEL").ok();
+        let section = json!({"kube": {"kubeconfig": "/flat", "networkName": "blue"}});
+        assert_eq!((&answer["ipam"], &answer["pools"]), (&section, &json!([])));
+        for verb in ["ADD", "DEL"] {
+            let call = Call::bare(json!({"range": "10.0.0.0/24"})).verb(verb);
+            let details = call.err(7, "ipam.kubernetes.kubeconfig: missing: ");
+            assert!(details.contains("/etc/cni/net.d/whereabouts.d/whereabouts.conf"), "{details}");
+        }
+    }
+
+    #[test]
+    fn a_release_needs_no_ranges() {
+        for ipam in [json!({"range": 5}), json!({"range": "x"}), json!({"ipRanges": [{}]})] {
+            for verb in ["DEL", "GC"] {
+                let answer = Call::ipam(ipam.clone()).verb(verb).ok();
+                assert_eq!(answer["ipam"]["kube"]["kubeconfig"], "/k");
+                assert_eq!(answer["pools"], json!([]));
+            }
+        }
+        let pools = Call::ipam(json!({"range": "10.0.0.0/24"})).verb("DEL").pools();
+        assert_eq!(pools, ["10.0.0.1-10.0.0.254"]);
+    }
+
+    #[test]
+    fn a_name_that_no_object_can_have_is_refused() {
+        let long = "a".repeat(201);
+        for name in ["Blue", "-a", ".a", "a.", "a..b", "a.-b", "a-.b", "a_b", "a/b", "ü", &long] {
+            let call = Call::ipam(json!({"range": "10.0.0.0/24", "network_name": name}));
+            call.err(7, "ipam.network_name: invalid name ");
+        }
+        for name in ["a", "0", "a-", "a.b-1", &long[1..]] {
+            Call::ipam(json!({"range": "10.0.0.0/24", "network_name": name})).ok();
+        }
+        for (key, value, found) in [
+            ("network_name", json!(5), "expected a string, found a number"),
+            ("enable_overlapping_ranges", json!("no"), "expected a boolean, found a string"),
+            ("kubernetes", json!("/k"), "expected an object, found a string"),
+        ] {
+            Call::ipam(json!({key: value})).err(7, &format!("ipam.{key}: {found}"));
+        }
+        Call::ipam(json!({"kubernetes": {"kubeconfig": 5}})).err(7, "ipam.kubernetes.kubeconfig: ");
+    }
+}

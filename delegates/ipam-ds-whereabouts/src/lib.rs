@@ -1,0 +1,28 @@
+//! The delegate `ipam-ds-whereabouts`: pools, routes and the login from the configuration of
+//! whereabouts.
+//!
+//! `main` runs [`delegate`].
+
+#![warn(unreachable_pub)]
+
+mod config;
+mod flat_file;
+mod kube_section;
+mod offer;
+mod other_stores;
+mod pools;
+mod range;
+mod remarks;
+mod requests;
+mod selector;
+#[cfg(test)]
+mod testing;
+mod written;
+
+use ipam_kit::Select;
+use selector::FromWhereabouts;
+
+/// The delegate.
+pub fn delegate() -> Select<impl ipam_kit::Selector> {
+    Select(FromWhereabouts)
+}

@@ -1,0 +1,93 @@
+//! The pools of ranges and of requested addresses.
+
+use ipam_kit::pool::Pool;
+use ipam_kit::{Error, Result};
+
+use crate::config::{MergedKeys, PoolKeys};
+use crate::range::UsableRange;
+use crate::requests::RequestInRange;
+
+/// The rule for a range in which a pod asks for an address.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum OnRequest {
+    /// One of its addresses beside the requested one, as with whereabouts.
+    #[default]
+    Beside,
+    /// The requested address alone.
+    Instead,
+}
+
+impl OnRequest {
+    /// Reads the key `requested`.
+    ///
+    /// # Errors
+    /// Its word is unknown.
+    pub(crate) fn read(keys: &mut MergedKeys<'_, PoolKeys>) -> Result<Self> {
+        let Some(word) = keys.take("requested", |keys| &mut keys.requested) else {
+            return Ok(Self::default());
+        };
+        match word.value.as_str() {
+            "beside" => Ok(Self::Beside),
+            "instead" => Ok(Self::Instead),
+            other => {
+                let expected = "\"beside\" or \"instead\"";
+                let error = format!("unknown word {other:?}: expected {expected}");
+                Err(word.place.shown(word.place.error(error), expected))
+            }
+        }
+    }
+
+    /// Returns a pool of each range, and of each requested address beside.
+    ///
+    /// # Errors
+    /// A range has no address left, or two requests would take its place.
+    pub(crate) fn pools(
+        self,
+        ranges: &[UsableRange],
+        requested: &[RequestInRange],
+    ) -> Result<Vec<Pool>> {
+        let mut pools = Vec::new();
+        for (number, range) in ranges.iter().enumerate() {
+            let mut its = requested.iter().filter(|requested| requested.range == number);
+            let pool = match self {
+                Self::Beside => without(range, its)?,
+                Self::Instead => match (its.next(), its.next()) {
+                    (None, _) => Pool::new(None, vec![range.part(range.first, range.last)]),
+                    (Some(first), None) => first.pool(range),
+                    (Some(first), Some(second)) => return Err(twice(first, second, range)),
+                },
+            };
+            pools.extend(pool);
+        }
+        if let Self::Beside = self {
+            pools.extend(requested.iter().filter_map(|it| it.pool(&ranges[it.range])));
+        }
+        Ok(pools)
+    }
+}
+
+/// The pool of a range without addresses that have pools of their own.
+fn without<'a>(
+    range: &UsableRange,
+    requested: impl Iterator<Item = &'a RequestInRange> + Clone,
+) -> Result<Option<Pool>> {
+    let holes = requested.clone().map(|requested| requested.address).collect();
+    let pool = Pool::new(None, range.parts_between(holes));
+    match (&pool, requested.last()) {
+        (None, Some(last)) => {
+            let error = last.refused(&format!("the last address of {}", range.place));
+            Err(error.advise(r#"set "requested": "instead" in ipam to give the pod no other one"#))
+        }
+        _ => Ok(pool),
+    }
+}
+
+fn twice(first: &RequestInRange, second: &RequestInRange, range: &UsableRange) -> Error {
+    let reason = format!(
+        "the second request for {}, after {} of {}",
+        range.place, first.address, first.path
+    );
+    second
+        .refused(&reason)
+        .advise("with \"requested\": \"instead\" a pod gets one address of each range")
+}

@@ -1,0 +1,53 @@
+//! Reads the configuration of whereabouts.
+
+use ipam_kit::cni::Verb;
+use ipam_kit::keys::{Key, names, refuse_other_letters};
+use ipam_kit::{Request, Result, Selection, Selector};
+use log::warn;
+use serde_json::Map;
+
+use crate::config::{KEYS, MergedKeys, PoolKeys, StoreKeys};
+use crate::flat_file::FlatFile;
+use crate::kube_section::KubeSection;
+use crate::offer;
+use crate::other_stores::refuse_other_stores;
+use crate::remarks::without_effect;
+
+/// The selector. It keeps no state and sends no request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FromWhereabouts;
+
+impl Selector for FromWhereabouts {
+    type Config = StoreKeys;
+
+    const KEYS: Option<&'static [Key]> = Some(KEYS);
+
+    fn select(&self, config: StoreKeys, request: &Request) -> Result<Selection> {
+        let ipam = request.network.ipam();
+        if request.is_strict() {
+            refuse_other_letters(ipam, &names(KEYS), "ipam")?;
+        }
+        let flat = FlatFile::find(config.configuration_path.as_deref())?;
+        let mut store = MergedKeys::new(config, flat.as_ref())?;
+        refuse_other_stores(&mut store)?;
+        let kube = KubeSection::read(ipam, &mut store)?;
+        let offered = request
+            .network
+            .settings::<PoolKeys>()
+            .and_then(|keys| MergedKeys::new(keys, flat.as_ref()))
+            .and_then(|keys| offer::choose(keys, kube.has_network_name, request));
+        let mut selection = match offered {
+            // The allocator releases by the owner, with or without pools.
+            Err(error) if matches!(request.verb, Verb::Del | Verb::Gc) => {
+                warn!("{}", error.in_full());
+                Selection::of([])
+            }
+            offered => offered?,
+        };
+        if !kube.patch.is_empty() {
+            selection.ipam = Map::from_iter([("kube".to_owned(), kube.patch.into())]);
+        }
+        selection.remarks.extend(without_effect(request, flat.as_ref()));
+        Ok(selection)
+    }
+}
