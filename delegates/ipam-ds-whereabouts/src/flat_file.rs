@@ -4,10 +4,12 @@ use std::path::Path;
 
 use ipam_kit::cni::{parse_object, parse_value};
 use ipam_kit::host::read_trusted;
+use ipam_kit::keys::{misspelt, names, refuse_other_letters};
 use ipam_kit::{ErrorCode, Result};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::config::KEYS;
 use crate::written::WrittenPlace;
 
 /// The flat files of the host, of which the first counts that exists.
@@ -59,6 +61,20 @@ impl FlatFile {
         let content = parse_object(&bytes, &path)
             .map_err(|error| error.with_code(ErrorCode::INVALID_CONFIG))?;
         Ok(Some(Self { path, content: Value::Object(content) }))
+    }
+
+    /// Refuses keys in other letters than whereabouts documents: it would read them.
+    ///
+    /// # Errors
+    /// There is such a key.
+    pub(crate) fn refuse_other_letters(&self) -> Result<()> {
+        let Value::Object(content) = &self.content else { return Ok(()) };
+        refuse_other_letters(content, &names(KEYS), &self.path)
+    }
+
+    /// A warning for each misspelt key.
+    pub(crate) fn misspelt(&self) -> impl Iterator<Item = String> {
+        misspelt(&self.content, KEYS, &self.path).into_iter().map(|it| it.warning())
     }
 
     /// The keys of a type.
@@ -140,6 +156,8 @@ mod tests {
             let details = Call::ipam(json!({})).flat(&flat).err(7, &format!("FLAT{message}"));
             assert!(!details.contains("a55"), "{details}");
         }
+        let letters = Call::ipam(json!({})).flat(json!({"Range": "pa55"}));
+        letters.err(7, "FLAT.Range: unknown key (did you mean range?)");
         for (flat, message) in [
             ("pa55: x", "is not one JSON object"),
             ("", "is empty"),

@@ -10,14 +10,14 @@ use crate::written::Written;
 
 /// The section `kube`, as the keys of whereabouts name it.
 #[derive(Debug)]
-pub(crate) struct KubeSection {
+pub(crate) struct KubePatch {
     /// The members that the section of the configuration does not have.
-    pub(crate) patch: Map<String, Value>,
+    pub(crate) members: Map<String, Value>,
     /// Whether the names of objects begin with that of a network.
     pub(crate) has_network_name: bool,
 }
 
-impl KubeSection {
+impl KubePatch {
     /// Reads the keys of whereabouts. The section of the configuration, if there is one, counts
     /// first.
     ///
@@ -31,27 +31,28 @@ impl KubeSection {
         let own: Option<Map<String, Value>> = parse_value(own, "ipam.kube")?;
         let mut own = own.unwrap_or_default();
         own.retain(|_, value| !value.is_null());
-        let mut patch = Map::new();
+        let mut members = Map::new();
         if !own.contains_key("kubeconfig") {
             let login = keys.take("kubernetes.kubeconfig", |keys| {
                 &mut keys.kubernetes.get_or_insert_default().kubeconfig
             });
             let login = login.ok_or_else(without_login)?;
-            patch.insert("kubeconfig".to_owned(), login.value.into());
+            members.insert("kubeconfig".to_owned(), login.value.into());
         }
         if !own.contains_key("networkName")
             && let Some(name) = keys.take("network_name", |keys| &mut keys.network_name)
         {
-            patch.insert("networkName".to_owned(), checked_name(name)?.into());
+            members.insert("networkName".to_owned(), checked_name(name)?.into());
         }
         // That of the flat file has no effect in whereabouts, either.
         if !own.contains_key("overlapCheck")
             && let Some(check) = keys.of_ipam().enable_overlapping_ranges
         {
-            patch.insert("overlapCheck".to_owned(), check.into());
+            members.insert("overlapCheck".to_owned(), check.into());
         }
-        let has_network_name = patch.contains_key("networkName") || own.contains_key("networkName");
-        Ok(Self { patch, has_network_name })
+        let has_network_name =
+            members.contains_key("networkName") || own.contains_key("networkName");
+        Ok(Self { members, has_network_name })
     }
 }
 

@@ -20,7 +20,8 @@ pub(crate) fn without_effect(request: &Request, flat: Option<&FlatFile>) -> Vec<
     if config.get("args").is_some_and(|args| !args["pool"].is_null()) {
         places.push("args.pool".to_owned());
     }
-    places.into_iter().map(|place| format!("{place} has no effect")).collect()
+    let idle = places.into_iter().map(|place| format!("{place} has no effect"));
+    idle.chain(flat.into_iter().flat_map(FlatFile::misspelt)).collect()
 }
 
 /// The keys of a section without an effect. The leases are in Kubernetes: other stores are refused.
@@ -49,7 +50,7 @@ mod tests {
             "range": "10.0.0.0/24", "leader_lease_duration": 1500, "log_file": "/l", "sleep_for_race": null,
             "datastore": "etcd", "kubernetes": {"kubeconfig": "/k", "k8s_api_root": "https://h"},
         });
-        let flat = json!({"reconciler_cron_expression": "30 4 * * *", "datastore": "kubernetes"});
+        let flat = json!({"reconciler_cron_expression": "30 4 * * *", "datastore": "kubernetes", "gatway": "a"});
         let call = || Call::ipam(ipam.clone()).flat(&flat).with("args", json!({"pool": "p"}));
         let remarks = [
             "ipam.leader_lease_duration",
@@ -59,7 +60,8 @@ mod tests {
             "FLAT.reconciler_cron_expression",
             "args.pool",
         ];
-        let remarks = remarks.map(|place| format!("{place} has no effect"));
+        let mut remarks = remarks.map(|place| format!("{place} has no effect")).to_vec();
+        remarks.push("FLAT.gatway is ignored (did you mean gateway?)".to_owned());
         assert_eq!(call().verb("STATUS").ok()["remarks"], json!(remarks));
         assert_eq!(call().ok().get("remarks"), None);
     }

@@ -8,7 +8,7 @@ use serde_json::Map;
 
 use crate::config::{KEYS, MergedKeys, PoolKeys, StoreKeys};
 use crate::flat_file::FlatFile;
-use crate::kube_section::KubeSection;
+use crate::kube_section::KubePatch;
 use crate::offer;
 use crate::other_stores::refuse_other_stores;
 use crate::remarks::without_effect;
@@ -28,9 +28,12 @@ impl Selector for FromWhereabouts {
             refuse_other_letters(ipam, &names(KEYS), "ipam")?;
         }
         let flat = FlatFile::find(config.configuration_path.as_deref())?;
+        if let Some(file) = flat.as_ref().filter(|_| request.is_strict()) {
+            file.refuse_other_letters()?;
+        }
         let mut store = MergedKeys::new(config, flat.as_ref())?;
         refuse_other_stores(&mut store)?;
-        let kube = KubeSection::read(ipam, &mut store)?;
+        let kube = KubePatch::read(ipam, &mut store)?;
         let offered = request
             .network
             .settings::<PoolKeys>()
@@ -44,8 +47,8 @@ impl Selector for FromWhereabouts {
             }
             offered => offered?,
         };
-        if !kube.patch.is_empty() {
-            selection.ipam = Map::from_iter([("kube".to_owned(), kube.patch.into())]);
+        if !kube.members.is_empty() {
+            selection.ipam = Map::from_iter([("kube".to_owned(), kube.members.into())]);
         }
         selection.remarks.extend(without_effect(request, flat.as_ref()));
         Ok(selection)

@@ -1,9 +1,7 @@
-use std::fs;
-
 use ipam_kit::Select;
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::answer;
-use ipam_kit::host::Settings;
+use ipam_kit::host::{Settings, replace_own};
 use serde_json::{Value, json};
 
 use crate::selector::FromWhereabouts;
@@ -92,7 +90,7 @@ impl Call {
     fn run(mut self) -> (u8, Value) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("whereabouts.conf");
-        fs::write(&file, &self.flat).unwrap();
+        replace_own(&file, &folder.path().join("draft"), 0o600, self.flat.as_bytes()).unwrap();
         let file = file.to_str().unwrap();
         self.config["ipam"]["configuration_path"] = file.into();
         let environment = Environment::new([
