@@ -26,7 +26,9 @@ use crate::store::Outcome;
 pub(crate) struct Claiming<'a> {
     session: &'a mut LeaseSession,
     owner: &'a Owner,
+    /// The requested pools, and others that were read.
     pools: BTreeMap<String, ReadPool>,
+    others: BTreeMap<String, ReadPool>,
     taken: BTreeSet<IpAddr>,
     /// The owner's note before the claims, if they have changed it.
     noted: Option<Option<OwnerNote>>,
@@ -70,10 +72,10 @@ impl<'a> Claiming<'a> {
     pub(crate) fn new(
         session: &'a mut LeaseSession,
         owner: &'a Owner,
-        pools: BTreeMap<String, ReadPool>,
+        [pools, others]: [BTreeMap<String, ReadPool>; 2],
         taken: BTreeSet<IpAddr>,
     ) -> Self {
-        Self { session, owner, pools, taken, noted: None, held: BTreeMap::new() }
+        Self { session, owner, pools, others, taken, noted: None, held: BTreeMap::new() }
     }
 
     /// Makes the claims of a change, all or none. `turns` end when the pools have the entries.
@@ -119,6 +121,13 @@ impl<'a> Claiming<'a> {
                 Reserved::Own(reservation) => {
                     let mark = LeaseMark { reservation: Some(reservation), ..self.mark(choice) };
                     self.hold(choice, mark);
+                    if !self.is_free_elsewhere(choice)? {
+                        return Ok(Claimed::Lost(vec![Taken {
+                            claim: choice.index,
+                            address: choice.address,
+                            holder: None,
+                        }]));
+                    }
                 }
                 Reserved::Foreign(holder) => {
                     let ChosenAddress { index, address, .. } = *choice;
@@ -266,6 +275,18 @@ impl<'a> Claiming<'a> {
         Ok(Reserved::Unknown)
     }
 
+    /// Returns whether an address is free in each other pool that has it, now that it is reserved.
+    fn is_free_elsewhere(&mut self, choice: &ChosenAddress<'_>) -> Result<bool> {
+        let Self { session, pools, others, .. } = self;
+        for (name, pool) in pools.iter().chain(others.iter()) {
+            let is_other = pool.subnet != choice.subnet && pool.subnet.contains(&choice.address);
+            if is_other && !session.outdate(name, pool, choice.address)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Takes a requested address from its holder, if the holder's lease is in the state that was
     /// seen.
     fn take_over(&mut self, choice: &ChosenAddress<'_>) -> Result<Outcome<LeaseMark>> {
@@ -321,7 +342,12 @@ enum Reserved {
 impl LeaseSession {
     /// Returns a text for the entry of a lease that no other lease has.
     pub(crate) fn new_text(&self, stamp: &OwnerStamp) -> String {
-        stamp.to_mark(&format!("{:016x}", RandomState::new().build_hasher().finish()))
+        stamp.to_mark(&self.new_nonce())
+    }
+
+    /// Returns a text that no earlier call of this returned.
+    pub(crate) fn new_nonce(&self) -> String {
+        format!("{:016x}", RandomState::new().build_hasher().finish())
     }
 
     fn new_mark(&self) -> LeaseMark {

@@ -26,8 +26,8 @@ pub(crate) fn commit(
     seen: PoolsToken,
     change: &Change<'_>,
 ) -> Result<Commit<PoolsToken>> {
-    let PoolsToken { held, pools, taken, turns } = seen;
-    let claimed = match Claiming::new(session, owner, pools, taken).run(change, turns)? {
+    let PoolsToken { held, pools, others, taken, turns } = seen;
+    let claimed = match Claiming::new(session, owner, [pools, others], taken).run(change, turns)? {
         Claimed::Done(claimed) => claimed,
         Claimed::Lost(taken) => return Ok(Commit::Lost { taken, view: None }),
         Claimed::Unknown => return Ok(Commit::Unknown),

@@ -14,6 +14,7 @@ mod memory;
 mod names;
 mod new_pool;
 mod objects;
+mod overlap;
 mod owner_notes;
 mod owner_search;
 mod patch;

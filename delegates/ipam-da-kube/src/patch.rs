@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::lease_mark::ReservationMark;
-use crate::objects::{IpPool, PoolEntry};
+use crate::objects::{IpPool, Metadata, PoolEntry};
 use crate::stamp::OwnerStamp;
 
 /// A JSON patch.
@@ -49,6 +49,24 @@ impl Patch {
         if pool.spec.allocations.is_some() && pool.allocation(key).is_none() {
             self.test(&entry_path(key), Value::Null);
         }
+    }
+
+    /// Fails if a key is taken. `pool` is the object as it was read.
+    pub(crate) fn expect_free(&mut self, pool: &IpPool, key: &str) {
+        match pool.spec.allocations {
+            Some(_) => self.test(&entry_path(key), Value::Null),
+            None => self.test("/spec/allocations", Value::Null),
+        }
+    }
+
+    /// Writes an annotation. `seen` is the metadata as it was read.
+    pub(crate) fn annotate(&mut self, seen: &Metadata, key: &str, value: &str) {
+        if seen.annotations.is_empty() {
+            self.test("/metadata/annotations", Value::Null);
+            self.push("add", "/metadata/annotations", json!({ key: value }));
+            return;
+        }
+        self.push("add", &format!("/metadata/annotations/{}", escaped(key)), value.into());
     }
 
     /// Removes the entry of a key.
@@ -111,5 +129,10 @@ pub(crate) fn reservation_spec(podref: &str, stamp: &OwnerStamp) -> Value {
 
 /// The path of an entry; a key of others may have any characters.
 fn entry_path(key: &str) -> String {
-    format!("/spec/allocations/{}", key.replace('~', "~0").replace('/', "~1"))
+    format!("/spec/allocations/{}", escaped(key))
+}
+
+/// A member's name in a path (RFC 6901).
+fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
 }

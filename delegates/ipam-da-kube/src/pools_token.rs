@@ -18,6 +18,8 @@ pub struct PoolsToken {
     pub(crate) held: Vec<HeldLease>,
     /// The requested pools, by name.
     pub(crate) pools: BTreeMap<String, ReadPool>,
+    /// Other pools that were read, by name: those that overlap with the requested ones.
+    pub(crate) others: BTreeMap<String, ReadPool>,
     /// All addresses that are taken, also in pools that overlap with the requested ones.
     pub(crate) taken: BTreeSet<IpAddr>,
     /// The turns at the requested pools, until the view is used.

@@ -8,6 +8,7 @@ use ipam_kit::allocate::ledger::{Need, PoolView, Used, View, ViewQuery};
 use ipnet::IpNet;
 
 use crate::lease_mark::LeaseMark;
+use crate::overlap::overlapping_pools;
 use crate::owner_notes::OwnerNote;
 use crate::owner_search::OwnerSearch;
 use crate::pools_token::{HeldLease, PoolsToken};
@@ -49,21 +50,23 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
     if pools.is_empty() && query.need == Need::Proof {
         pools = all_pools(session)?;
     }
-    let mut others = Vec::new();
+    let mut others = BTreeMap::new();
     for (name, subnet) in overlapping {
         if !pools.contains_key(&name) {
-            others.push(ReadPool::read(session, &name, subnet)?);
+            others.insert(name.clone(), ReadPool::read(session, &name, subnet)?);
         }
     }
     let held = OwnerSearch::new(session, query, note).leases(&pools)?;
-    let shown: Vec<&ReadPool> = pools.values().chain(&others).collect();
+    let shown: Vec<&ReadPool> = pools.values().chain(others.values()).collect();
     let mut taken = BTreeSet::new();
     let views =
         query.requests.iter().map(|request| pool_view(session, request, &shown, &mut taken));
     let views = views.collect();
     let leases = held.iter().map(|held| held.lease.clone()).collect();
-    pools.retain(|name, _| requested.contains_key(name));
-    let token = PoolsToken { held, pools, taken, turns };
+    let (pools, more): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        pools.into_iter().partition(|(name, _)| requested.contains_key(name));
+    others.extend(more);
+    let token = PoolsToken { held, pools, others, taken, turns };
     Ok(View { held: leases, sure: true, pools: views, token })
 }
 
@@ -137,36 +140,6 @@ pub(crate) fn all_pools(session: &mut LeaseSession) -> Result<BTreeMap<String, R
         }
     })?;
     Ok(pools)
-}
-
-/// Returns the pools of the network that overlap with requested ones, by a list of all pools that
-/// this node made lately.
-fn overlapping_pools(
-    session: &mut LeaseSession,
-    requested: &BTreeMap<String, IpNet>,
-) -> Result<BTreeMap<String, IpNet>> {
-    let noted: Option<Vec<_>> =
-        requested.keys().map(|name| session.memory.overlapping(name)).collect();
-    if let Some(noted) = noted {
-        return Ok(noted.into_iter().flatten().collect());
-    }
-    let mut ranges: Vec<(String, IpNet)> = Vec::new();
-    session.store.list_pools(&mut |pool| {
-        if let Some(range) = pool.range() {
-            ranges.push((pool.metadata.name, range));
-        }
-    })?;
-    let mut all = BTreeMap::new();
-    for (name, subnet) in requested {
-        let others = ranges.iter().filter(|(other, range)| {
-            let overlaps = range.contains(subnet) || subnet.contains(range);
-            other != name && overlaps && session.names.has(other, *range)
-        });
-        let others: BTreeMap<String, IpNet> = others.cloned().collect();
-        session.memory.remember_overlapping(name, others.clone());
-        all.extend(others);
-    }
-    Ok(all)
 }
 
 /// Shows which addresses of a request are taken, and adds them to `all`.

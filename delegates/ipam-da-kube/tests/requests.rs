@@ -129,17 +129,18 @@ fn without_reservations() {
 }
 
 #[test]
-fn pools_that_overlap_are_read_along() {
+fn pools_that_overlap_are_read_and_changed_along() {
     let counter = Counter::new(v094);
     let wide = counter.node("node-1").with_subnets(&["10.1.0.0/16"]);
     wide.add("wide");
     let node = counter.node("node-2");
-    let get_wide = "get ippools/10.1.0.0-16 200";
-    let first = [LIST, GET_MISSING, get_wide, MAKE, RESERVE];
+    let (get_wide, patch_wide) = ("get ippools/10.1.0.0-16 200", "patch ippools/10.1.0.0-16 200");
+    let first = [LIST, GET_MISSING, get_wide, MAKE, RESERVE, patch_wide];
     counter.assert_sends(&first, || drop(node.add("c1")));
-    counter.assert_sends(&[GET, get_wide, PATCH, RESERVE], || drop(node.add("c2")));
     // A node that knows both lists nothing.
-    counter.assert_sends(&[GET, get_wide, PATCH, RESERVE], || drop(node.add("c3")));
+    let later = [GET, get_wide, PATCH, RESERVE, patch_wide];
+    counter.assert_sends(&later, || drop(node.add("c2")));
+    counter.assert_sends(&later, || drop(node.add("c3")));
 }
 
 #[test]

@@ -1,0 +1,87 @@
+//! Pools that overlap: an address is free only if it is free in all of them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipam_kit::{Error, ErrorCode, Result};
+use ipnet::IpNet;
+
+use crate::names::offset_of;
+use crate::patch::Patch;
+use crate::read_pool::ReadPool;
+use crate::session::LeaseSession;
+use crate::store::Outcome;
+
+/// Returns the pools of the network that overlap with requested ones, by a list of all pools that
+/// this node made lately.
+///
+/// # Errors
+/// The server does not answer.
+pub(crate) fn overlapping_pools(
+    session: &mut LeaseSession,
+    requested: &BTreeMap<String, IpNet>,
+) -> Result<BTreeMap<String, IpNet>> {
+    let noted: Option<Vec<_>> =
+        requested.keys().map(|name| session.memory.overlapping(name)).collect();
+    if let Some(noted) = noted {
+        return Ok(noted.into_iter().flatten().collect());
+    }
+    let mut ranges: Vec<(String, IpNet)> = Vec::new();
+    session.store.list_pools(&mut |pool| {
+        if let Some(range) = pool.range() {
+            ranges.push((pool.metadata.name, range));
+        }
+    })?;
+    let mut all = BTreeMap::new();
+    for (name, subnet) in requested {
+        let others = ranges.iter().filter(|(other, range)| {
+            let overlaps = range.contains(subnet) || subnet.contains(range);
+            other != name && overlaps && session.names.has(other, *range)
+        });
+        let others: BTreeMap<String, IpNet> = others.cloned().collect();
+        session.memory.remember_overlapping(name, others.clone());
+        all.extend(others);
+    }
+    Ok(all)
+}
+
+impl LeaseSession {
+    /// Changes a pool that overlaps, if an address is still free in it; false if it is taken.
+    ///
+    /// The reservation of an address protects it from a program that reads reservations after it.
+    /// whereabouts reads the pool and the reservation, writes its entry, and makes its own
+    /// reservation last. If that fails, its DEL deletes the reservation of the address, which is
+    /// then ours. It writes an entry only into a pool that is as it was read: so a change of that
+    /// pool, after our reservation, makes it read again.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub(crate) fn outdate(&mut self, name: &str, seen: &ReadPool, address: IpAddr) -> Result<bool> {
+        let key = offset_of(seen.subnet, address).map(|key| key.to_string());
+        let Some(key) = key else { return Ok(true) };
+        let mut again;
+        let mut seen = seen;
+        for _ in 0..TRIES {
+            let Some(pool) = &seen.object else { return Ok(true) };
+            if pool.allocation(&key).is_some() {
+                return Ok(false);
+            }
+            let mut patch = Patch::default();
+            patch.expect_free(pool, &key);
+            patch.annotate(&pool.metadata, OUTDATED, &self.new_nonce());
+            if let Outcome::Done(_) = self.store.patch_pool_quietly(name, &patch)? {
+                return Ok(true);
+            }
+            again = ReadPool::read(self, name, seen.subnet)?;
+            seen = &again;
+        }
+        let message = format!("the pool {name}, which overlaps, changes all the time");
+        Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("try again"))
+    }
+}
+
+/// The annotation that a change of a pool without an entry writes.
+const OUTDATED: &str = "ipam-delegated/outdated";
+
+/// How often a pool is changed at most, while others change it or the answer is lost.
+const TRIES: usize = 8;
