@@ -19,6 +19,23 @@ fn chain() -> (World, Value) {
     (world, network)
 }
 
+/// A chain of a selector that names a static address and no pool, and `ipam-da-local`, which
+/// cannot open its store.
+fn static_chain(serves: Value) -> (World, Value) {
+    let world = World::new();
+    let answer = json!({"pools": [], "static": [{"address": STATIC}]});
+    world.delegate("ipam-ds-x", &format!("printf '%s' '{answer}'"));
+    world.install(&binary("ipam-da-local"));
+    let mut allocator = json!({"type": "ipam-da-local"});
+    if !serves.is_null() {
+        allocator["serves"] = serves;
+    }
+    let network = world.network(json!(["ipam-ds-x", allocator]));
+    std::fs::write(world.path("leases"), "a file").unwrap();
+    let network = with(&network, "dataDir", world.path("leases").to_str().unwrap());
+    (world, network)
+}
+
 #[test]
 fn a_static_address_is_in_the_result_and_in_no_store() {
     let (world, network) = chain();
@@ -43,6 +60,40 @@ fn a_static_address_is_in_the_result_and_in_no_store() {
     assert!(!world.record("c1").exists());
     assert_eq!(world.call("ADD", "c3", &network).ips(), ["10.0.0.4/29", STATIC]);
     assert_eq!(world.call("CHECK", "c1", &after).failure().0, 104);
+}
+
+#[test]
+fn static_addresses_alone_need_no_store() {
+    for serves in [Value::Null, json!(["blue"])] {
+        let (world, network) = static_chain(serves);
+        let result = world.call("ADD", "c1", &network).success();
+        assert_eq!(result["ips"], json!([{"address": STATIC}]));
+        let mut after = network.clone();
+        after["prevResult"] = result;
+        world.call("CHECK", "c1", &after).success();
+        world.call("CHECK", "c1", &network).success();
+        world.call("DEL", "c1", &after).success();
+        assert!(!world.record("c1").exists());
+        world.call("CHECK", "c1", &after).success();
+        // Without a record, only the store knows what an earlier ADD took.
+        world.call("DEL", "c1", &after).failure();
+    }
+}
+
+#[test]
+fn an_allocator_without_a_pool_gives_static_addresses_alone() {
+    let world = World::new();
+    let fixed = json!([{"address": STATIC}]);
+    let answer = json!({"pools": [], "static": fixed});
+    world.delegate("ipam-ds-x", &format!("printf '%s' '{answer}'"));
+    let answer = json!({"pools": [], "ips": [fixed[0], {"address": "10.0.0.2/24"}]});
+    world.delegate("ipam-da-x", &format!("printf '%s' '{answer}'"));
+    let network = world.network(json!(["ipam-ds-x", "ipam-da-x"]));
+    let (code, text) = world.call("ADD", "c1", &network).failure();
+    assert!(
+        code == 112 && text.contains("the answer gives 10.0.0.2, and serves no pool"),
+        "{text}"
+    );
 }
 
 #[test]

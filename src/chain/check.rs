@@ -59,8 +59,8 @@ fn check_recorded(
         let refreshed = refresh_run(session, &ran.run, network);
         let run = &refreshed.run;
         let present = refreshed.present_ipam.clone();
-        let leases = granted.leases.clone();
-        let input = DelegateInput { leases, present, ..DelegateInput::default() };
+        let (leases, static_addresses) = (granted.leases.clone(), granted.static_addresses());
+        let input = DelegateInput { leases, static_addresses, present, ..DelegateInput::default() };
         let stdin = run.stdin(network, &prev_result, input)?;
         let checked = run_if_known(session, Verb::Check, &recorded_step(session, run), stdin, time);
         checked.map_err(|failure| refreshed.explain_failure(failure).error)?;

@@ -73,7 +73,8 @@ impl<'a> Handoff<'a> {
     /// The input of a delegate; `None` if the pools are known and it serves none of them.
     pub(crate) fn run_for(&self, step: &Step) -> Option<Run> {
         let pools = self.shown_to(step);
-        if step.serves.is_some() && pools.as_ref().is_some_and(Vec::is_empty) {
+        let serves_none = step.serves.is_some() && pools.as_ref().is_some_and(Vec::is_empty);
+        if serves_none && !self.lacks_static_addresses_alone(step) {
             return None;
         }
         let section = self.ipam.seen_by(step);
@@ -112,7 +113,7 @@ impl<'a> Handoff<'a> {
         })
     }
 
-    /// The further input of a delegate on ADD, beside its pools.
+    /// The further input of a delegate, beside its pools.
     pub(crate) fn input(&self) -> DelegateInput {
         let static_addresses = self.static_addresses.clone();
         DelegateInput { static_addresses, ..DelegateInput::default() }
@@ -142,7 +143,7 @@ impl<'a> Handoff<'a> {
             if !ips.is_empty() {
                 debug!("{} gave {}", step.name, ips.join(", "));
             }
-            if self.compares_answers {
+            if self.compares_answers || (step.is_allocator() && self.pools.is_some()) {
                 let shown = self.shown_to(step).unwrap_or_default();
                 let given: Vec<IpAddr> = from_pools.iter().map(|ip| ip.address.addr()).collect();
                 compare_with_pools(step, &shown, members.pools.as_deref(), &given)?;
@@ -170,6 +171,10 @@ impl<'a> Handoff<'a> {
         let (_, members) = split(step, answer)?;
         if step.is_selector() {
             self.take_pools(step, members.pools, false);
+            // By what the selector says now, a DEL must not leave a lease of then.
+            if !self.releases && !members.static_addresses.is_empty() {
+                self.static_addresses = members.static_addresses;
+            }
         }
         self.merge_settings(step, &members.ipam)
     }
@@ -194,6 +199,13 @@ impl<'a> Handoff<'a> {
     /// The pools that are known so far; `None` while no delegate has named any.
     pub(crate) fn pools(&self) -> Option<&[Value]> {
         self.pools.as_deref()
+    }
+
+    /// Whether this allocator is to answer static addresses, and no pool is left to any.
+    fn lacks_static_addresses_alone(&self, step: &Step) -> bool {
+        step.is_allocator()
+            && !self.static_addresses.is_empty()
+            && self.pools.as_ref().is_some_and(Vec::is_empty)
     }
 
     fn shown_to(&self, step: &Step) -> Option<Vec<&Value>> {

@@ -9,7 +9,7 @@ use super::exec::{DelegateCall, DelegateFailure, DelegateOutput};
 use super::record::Run;
 use super::refreshed_run::{recorded_step, refresh_run};
 use super::session::Session;
-use ipam_kit::cni::{Attachment, IpamResult, Network, Verb};
+use ipam_kit::cni::{Attachment, IpConfig, IpamResult, Network, Verb};
 use ipam_kit::contract::{DelegateInput, Purpose};
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
@@ -26,6 +26,8 @@ pub(crate) struct Release<'a> {
     pub run: &'a Run,
     /// The leases that it named.
     pub leases: &'a [Value],
+    /// The static addresses that it answered.
+    pub static_addresses: Vec<IpConfig>,
     /// Which of its leases the DEL is about.
     pub purpose: Purpose,
     /// Every ADD with these settings failed, and reported so: it never gave anything by them.
@@ -35,7 +37,7 @@ pub(crate) struct Release<'a> {
 impl<'a> Release<'a> {
     /// The DEL of a delegate that gave something, or may have.
     pub(crate) fn new(run: &'a Run, leases: &'a [Value], purpose: Purpose) -> Self {
-        Self { run, leases, purpose, never_gave: false }
+        Self { run, leases, static_addresses: Vec::new(), purpose, never_gave: false }
     }
 }
 
@@ -74,6 +76,7 @@ fn release(
     let refreshed = refresh_run(session, owed.run, target.network);
     let input = DelegateInput {
         leases: owed.leases.to_vec(),
+        static_addresses: owed.static_addresses.clone(),
         purpose: owed.purpose,
         present: refreshed.present_ipam.clone(),
         ..DelegateInput::default()

@@ -9,7 +9,6 @@ use super::record::Run;
 use super::session::Session;
 use super::unshown_pools::UnshownPools;
 use ipam_kit::cni::{IpamResult, Verb};
-use ipam_kit::contract::DelegateInput;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
 
@@ -75,7 +74,7 @@ fn run_step(
     if verb == Verb::Gc {
         session.unreachable.refuse_gc(run)?;
     }
-    let stdin = run.stdin(&session.request.network, prev_result, DelegateInput::default())?;
+    let stdin = run.stdin(&session.request.network, prev_result, handoff.input())?;
     match run_if_known(session, verb, step, stdin, time)? {
         Some(answer) => handoff.take_pools_and_settings(step, answer),
         None => Ok(()),

@@ -5,7 +5,9 @@ use std::time::Duration;
 use log::warn;
 
 use super::program::is_allocator;
-use super::record::{Event, Opened, Record, RecordFile, Released, RepeatList, UNSURE_FOR, now};
+use super::record::{
+    Event, Granted, Opened, Record, RecordFile, Released, RepeatList, UNSURE_FOR, now,
+};
 use super::release::{NetworkAttachment, Release, release_all};
 use super::session::Session;
 use ipam_kit::cni::{Attachment, IpamResult, NetworkName};
@@ -79,9 +81,11 @@ impl RecordRelease<'_> {
     fn releases(&self, is_meant: impl Fn(&Release<'_>) -> bool) -> Vec<Release<'_>> {
         let mut releases = Vec::new();
         for run in self.record.runs() {
+            let granted = self.record.granted(run);
             releases.push(Release {
                 run,
-                leases: self.record.leases(run),
+                leases: granted.map_or(&[], |granted| &granted.leases),
+                static_addresses: granted.map(Granted::static_addresses).unwrap_or_default(),
                 purpose: self.purpose,
                 never_gave: self.record.only_failed(run),
             });

@@ -110,16 +110,52 @@ fn static_addresses_are_answered_beside_one_for_each_pool() {
     let (_, other) = desk.call("ADD", "c2", before("10.9.0.7/24"), json!({}));
     assert_eq!(other["ips"][2], result["ips"][2]);
     assert_eq!(desk.call("CHECK", "c1", result, json!({})).0, 0);
-    // The address of a lease, and one that cannot be read: nothing is taken.
-    for (address, message) in [
-        ("10.0.0.4/24", "prevResult.static[0]: 10.0.0.4 is already allocated from a pool"),
-        ("10.0.0.4", "prevResult.static[0].address: "),
+    // One that cannot be read, and one that is also requested of the pool: nothing is taken.
+    let mut requested = before("10.0.0.4/24");
+    requested["pools"][0]["requested-ip"] = json!("10.0.0.4");
+    for (prev_result, code, message) in [
+        (before("10.0.0.4"), 7, "prevResult.static[0].address: "),
+        (requested, 101, "prevResult.pools[0]: requested address 10.0.0.4 is a static address"),
     ] {
-        let (exit, error) = desk.call("ADD", "c3", before(address), json!({}));
+        let (exit, error) = desk.call("ADD", "c3", prev_result, json!({}));
         let told = error["msg"].as_str().unwrap();
-        assert!(exit == 1 && error["code"] == 7 && told.starts_with(message), "{error}");
+        assert!(exit == 1 && error["code"] == code && told.starts_with(message), "{error}");
         assert_eq!(desk.held(), ["c1", "c2"]);
     }
+    // The address that the owner holds becomes a static one: it gets another.
+    let (_, moved) = desk.call("ADD", "c1", before("10.0.0.2/24"), json!({}));
+    let ips = ["172.16.0.9/24", "10.0.0.4/24", "10.0.0.2/24"];
+    let given: Vec<&Value> =
+        moved["ips"].as_array().unwrap().iter().map(|ip| &ip["address"]).collect();
+    assert_eq!(given, ips);
+    assert_eq!(desk.held(), ["c2", "c1"]);
+}
+
+#[test]
+fn static_addresses_alone_need_no_store() {
+    let desk = Desk::new();
+    let fixed = json!([{"address": "10.9.0.7/24"}]);
+    let before = |ips: Value| json!({"ips": ips, "pools": [], "static": fixed});
+    // Opening fails.
+    let broken = json!({"ipam": {"node": "node-1", "takeover": 5}});
+    assert_eq!(desk.call("ADD", "c1", json!({"pools": pools(["a"])}), broken.clone()).0, 1);
+    let (exit, result) = desk.call("ADD", "c1", before(json!([])), broken.clone());
+    assert_eq!((exit, &result["ips"]), (0, &fixed), "{result}");
+    assert_eq!((&result["pools"], &result["leases"]), (&json!([]), &json!([])));
+    for verb in ["CHECK", "DEL", "STATUS"] {
+        let (exit, error) = desk.call(verb, "c1", before(fixed.clone()), broken.clone());
+        assert_eq!(exit, 0, "{verb}: {error}");
+    }
+    let (_, error) = desk.call("CHECK", "c1", before(json!([])), broken.clone());
+    assert_eq!(error["code"], 104, "{error}");
+    // With a lease, or without a word about pools, the store is asked.
+    let mut with_lease = before(fixed.clone());
+    with_lease["leases"] = json!([{"address": "10.0.0.2/24", "revision": 1}]);
+    let without_pools = json!({"ips": fixed, "static": fixed});
+    for prev_result in [with_lease, without_pools.clone()] {
+        assert_eq!(desk.call("DEL", "c1", prev_result, broken.clone()).0, 1);
+    }
+    assert_eq!(desk.call("CHECK", "c1", without_pools, json!({})).0, 0);
 }
 
 #[test]

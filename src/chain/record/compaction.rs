@@ -152,7 +152,7 @@ mod tests {
             assert_eq!(short.last_attempt(), long.last_attempt(), "{long:?}");
             assert_eq!(short.held().map(|h| h.1), long.held().map(|h| h.1), "{long:?}");
             for run in [run("a", "1"), run("b", "2")] {
-                assert_eq!(short.leases(&run), long.leases(&run), "{long:?}");
+                assert_eq!(short.granted(&run), long.granted(&run), "{long:?}");
                 assert_eq!(short.only_failed(&run), long.only_failed(&run), "{long:?}");
             }
             let after_unreadable = |record: &Record| {

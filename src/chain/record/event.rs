@@ -7,6 +7,8 @@ use serde_json::{Map, Value};
 use super::super::program::ProgramSource;
 use super::failure::FailureReason;
 use super::workload::Workload;
+use ipam_kit::cni::IpConfig;
+use ipam_kit::cni::address::parse_cidr;
 use ipam_kit::host::parse_duration;
 
 /// The time of an event, in milliseconds since 1970.
@@ -185,6 +187,14 @@ impl Released {
 /// set back since.
 pub(crate) fn is_due(due: u64, now: u64) -> bool {
     due <= now || due > now.saturating_add(UNSURE_FOR)
+}
+
+impl Granted {
+    /// The static addresses that it answered, without their gateways.
+    pub(crate) fn static_addresses(&self) -> Vec<IpConfig> {
+        let networks = self.static_ips.iter().filter_map(|ip| parse_cidr(ip).ok());
+        networks.map(|network| IpConfig::new(network, None)).collect()
+    }
 }
 
 impl Run {

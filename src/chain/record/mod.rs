@@ -286,13 +286,10 @@ impl Record {
             && !since.iter().any(|attempt| attempt.reached(run))
     }
 
-    /// The leases that the delegate last named for this run.
-    pub(crate) fn leases(&self, run: &Run) -> &[Value] {
-        let Some((attempt, _)) = self.held() else {
-            return &[];
-        };
-        let ran = attempt.runs.iter().find(|ran| ran.run.owes_the_same(run));
-        ran.and_then(|ran| ran.granted.as_ref()).map_or(&[], |granted| &granted.leases)
+    /// The addresses and leases that the delegate last gave for this run.
+    pub(crate) fn granted(&self, run: &Run) -> Option<&Granted> {
+        let (attempt, _) = self.held()?;
+        attempt.runs.iter().find(|ran| ran.run.owes_the_same(run))?.granted.as_ref()
     }
 
     /// Whether a claim of some ADD may still commit after a DEL.

@@ -40,8 +40,8 @@ fn a_failed_re_add_leaves_what_is_held() {
     assert_eq!(record.state(), State::Held);
     assert!(record.may_be_in_use());
     assert_eq!(record.runs(), [&run("a", "1"), &run("a", "2")]);
-    assert_eq!(record.leases(&run("a", "1")), [Value::from("l")]);
-    assert!(record.leases(&run("a", "2")).is_empty());
+    assert_eq!(record.granted(&run("a", "1")).unwrap().leases, [Value::from("l")]);
+    assert_eq!(record.granted(&run("a", "2")), None);
     assert!(!record.is_unsure());
 }
 
@@ -65,7 +65,7 @@ fn an_edited_store_stays_owed() {
         held(&["l2"]),
     ]);
     assert_eq!(record.runs().len(), 2);
-    assert_eq!(record.leases(&run("a", "new")), [Value::from("l2")]);
+    assert_eq!(record.granted(&run("a", "new")).unwrap().leases, [Value::from("l2")]);
 }
 
 #[test]

@@ -81,6 +81,7 @@ impl<L: Ledger> LedgerAllocator<L> {
             // A selector may have written the pool: it can forbid a takeover, and not allow one.
             request.takeover = self.takeover && pool.takeover.unwrap_or(true);
             request.apart = profile.names_apart;
+            request.static_addresses = pools.static_addresses().collect();
         }
         let rules = AddRules {
             releases_rest: self.releases_rest,
@@ -210,7 +211,9 @@ impl<L: Ledger> LedgerAllocator<L> {
     /// Counts the free addresses of the scarcest pool.
     fn free(&mut self, pools: &RequestedPools) -> Result<Option<u64>> {
         let requests = self.requests(pools.with_paths())?;
-        let sets = self.ranges_of(&requests)?;
+        let static_addresses: Vec<_> = pools.static_addresses().collect();
+        let sets = self.ranges_of(&requests)?.into_iter();
+        let sets: Vec<_> = sets.map(|set| set.without(&static_addresses)).collect();
         let mut used = vec![0_u128; sets.len()];
         self.ledger.scan(None, &mut |entry| {
             let address = entry.lease.address.addr();

@@ -27,6 +27,8 @@ pub struct PoolRequest {
     /// Leases recorded under another pool's name do not count as this pool's, even inside its
     /// ranges.
     pub(crate) apart: bool,
+    /// Addresses that are never leased: a selector named them as static ones.
+    pub(crate) static_addresses: Vec<IpAddr>,
 }
 
 impl PoolRequest {
@@ -71,6 +73,7 @@ impl PoolRequest {
             strategy,
             takeover: pool.takeover.unwrap_or(false),
             apart: false,
+            static_addresses: Vec::new(),
             path: path.to_owned(),
         };
         if let Some(set) = &this.set {
@@ -82,7 +85,11 @@ impl PoolRequest {
     /// Fails when the requested address may not be given out of these ranges.
     pub(super) fn check_requested_address(&self, set: &RangeSet) -> Result<()> {
         let Some(requested) = self.requested else { return Ok(()) };
-        let Some(reason) = set.refusal(requested) else { return Ok(()) };
+        let reason = match self.static_addresses.contains(&requested) {
+            true => Some("a static address, which is given without a lease".to_owned()),
+            false => set.refusal(requested),
+        };
+        let Some(reason) = reason else { return Ok(()) };
         let message = format!("requested address {requested} is {reason}");
         Err(Error::new(ErrorCode::NOT_IN_POOL, message)
             .at(&self.path)

@@ -1,5 +1,7 @@
 //! The pools that a call is about: those that a delegate before named, else those of `ipam` itself.
 
+use std::net::IpAddr;
+
 use serde_json::Value;
 
 use crate::cni::{Dns, IpConfig, IpamResult, Network, Route};
@@ -31,6 +33,8 @@ pub fn requested_sets(request: &Request) -> Vec<RangeSet> {
 pub struct RequestedPools {
     /// The pools to serve.
     pub pools: Vec<Pool>,
+    /// The static addresses to answer. The result of a main plugin names none.
+    pub(crate) static_ips: Vec<IpConfig>,
     /// The path at which a person or a delegate wrote each pool.
     paths: Vec<String>,
     origin: PoolOrigin,
@@ -99,15 +103,20 @@ impl EarlierDelegates {
 }
 
 impl RequestedPools {
-    /// Reads the pools of the previous result, else those of `ipam`.
+    /// Reads the pools of the previous result, else those of `ipam`, and the static addresses.
     ///
     /// # Errors
-    /// Pools are malformed, or the section `ipam` cannot be read.
+    /// Pools or static addresses are malformed, or the section `ipam` cannot be read.
     pub fn of(request: &Request, before: &IpamResult) -> Result<Self> {
-        match InputMembers::of_result(before).pools()? {
-            Some(pools) => Self::of_prev_result(request, before, pools),
-            None => Self::of_section(request, before),
+        let members = InputMembers::of_result(before);
+        let mut requested = match members.pools()? {
+            Some(pools) => Self::of_prev_result(request, before, pools)?,
+            None => Self::of_section(request, before)?,
+        };
+        if members.pools()?.is_some() || !is_a_main_plugins(before) {
+            requested.static_ips = members.static_addresses()?;
         }
+        Ok(requested)
     }
 
     fn of_prev_result(request: &Request, before: &IpamResult, pools: &[Value]) -> Result<Self> {
@@ -126,14 +135,19 @@ impl RequestedPools {
             [] => PoolOrigin::EmptyPrevResult(EarlierDelegates::of(request, before)),
             [..] => PoolOrigin::PrevResult,
         };
-        Ok(Self { pools: parsed, paths, origin })
+        Ok(Self { pools: parsed, static_ips: Vec::new(), paths, origin })
     }
 
     fn of_section(request: &Request, before: &IpamResult) -> Result<Self> {
         refuse_flat(request.network.ipam().get("ranges"))?;
         let Some(IpamSection { pools, routes, dns }) = IpamSection::read(request)? else {
             let origin = PoolOrigin::Missing(EarlierDelegates::of(request, before));
-            return Ok(Self { pools: Vec::new(), paths: Vec::new(), origin });
+            return Ok(Self {
+                pools: Vec::new(),
+                static_ips: Vec::new(),
+                paths: Vec::new(),
+                origin,
+            });
         };
         let (own, others): (Vec<_>, Vec<_>) =
             pools.into_iter().partition(|section| serves(&request.network, &section.pool));
@@ -141,7 +155,12 @@ impl RequestedPools {
         let pools = own.into_iter().map(SectionPool::into_pool).collect();
         let others = others.into_iter().map(SectionPool::into_pool).collect();
         let origin = PoolOrigin::Section(Box::new(SectionRest { routes, dns, others }));
-        Ok(Self { pools, paths, origin })
+        Ok(Self { pools, static_ips: Vec::new(), paths, origin })
+    }
+
+    /// The static addresses, which no pool leases.
+    pub(super) fn static_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.static_ips.iter().map(|ip| ip.address.addr())
     }
 
     /// Each pool with its path.
@@ -175,11 +194,15 @@ impl RequestedPools {
         Ok(())
     }
 
-    /// Fails when no pool is requested, neither of this allocator nor of another.
+    /// Fails when nothing is requested: no static address, and no pool of this allocator or of
+    /// another.
     ///
     /// # Errors
     /// Error 7, which says who named no pools.
     pub fn require_pools(&self) -> Result<()> {
+        if !self.static_ips.is_empty() {
+            return Ok(());
+        }
         let (reason, advice) = match &self.origin {
             PoolOrigin::PrevResult | PoolOrigin::Section(_) => return Ok(()),
             PoolOrigin::EmptyPrevResult(earlier) if earlier.have_allocated => (
@@ -193,17 +216,6 @@ impl RequestedPools {
             }
         };
         Err(Error::config(PATH, format!("missing or empty: {reason}")).advise(advice))
-    }
-
-    /// The static addresses that a selector has named. The result of a main plugin names none.
-    ///
-    /// # Errors
-    /// Error 7: an entry is not an address with a prefix length.
-    pub(crate) fn static_addresses(&self, before: &IpamResult) -> Result<Vec<IpConfig>> {
-        match self.origin {
-            PoolOrigin::Section(_) if is_a_main_plugins(before) => Ok(Vec::new()),
-            _ => InputMembers::of_result(before).static_addresses(),
-        }
     }
 
     /// The result to append addresses to, and the pools that are left to others.

@@ -47,16 +47,16 @@ impl<L: Ledger> Delegate for Allocate<L> {
         let requested = RequestedPools::of(request, &before)?;
         requested.check_keys(request, L::KEYS.unwrap_or_default())?;
         requested.require_pools()?;
-        let static_addresses = requested.static_addresses(&before)?;
-        // If all pools are another allocator's, the ledger is not opened.
+        // Without a pool for this allocator, the ledger is not opened.
         let Allocated { leases, routes } = match requested.pools[..] {
             [] => Allocated::default(),
             [..] => Self::allocate(request, &requested)?,
         };
+        let static_ips = requested.static_ips.clone();
         let (mut result, left) = requested.into_result(before);
-        let appended = append_addresses(&mut result, &leases, static_addresses);
-        let written = appended.and_then(|()| result.to_json(request.network.version()));
-        if let Err(error) = written {
+        result.ips.extend(leases.iter().map(|lease| IpConfig::new(lease.address, lease.gateway)));
+        result.ips.extend(static_ips);
+        if let Err(error) = result.to_json(request.network.version()) {
             // The answer fails, so the addresses go back.
             return Err(error.and(give_back::<L>(request, leases).err()));
         }
@@ -75,7 +75,7 @@ impl<L: Ledger> Delegate for Allocate<L> {
 
     fn del(&self, request: &Request) -> Result<Option<IpamResult>> {
         let partial = partial_release(request)?;
-        if partial.as_ref().is_some_and(PartialRelease::is_empty) {
+        if partial.as_ref().is_some_and(PartialRelease::is_empty) || gave_no_lease(request) {
             return Ok(None);
         }
         let owner = owner::<L>(request)?;
@@ -91,6 +91,13 @@ impl<L: Ledger> Delegate for Allocate<L> {
     fn check(&self, request: &Request) -> Result<Option<IpamResult>> {
         let owner = owner::<L>(request)?;
         let result = request.prev_result()?;
+        let static_ips = request.members().static_addresses()?;
+        if let Some(lost) = static_ips.iter().find(|ip| !result.has(ip.address.addr())) {
+            return Err(not_held(format!("{} of {owner} is not in prevResult", lost.address)));
+        }
+        if gave_no_lease(request) {
+            return Ok(None);
+        }
         let mut allocator = LedgerAllocator::<L>::open(request)?;
         let mut expected = known(request);
         if expected.is_empty() {
@@ -101,7 +108,7 @@ impl<L: Ledger> Delegate for Allocate<L> {
             expected = inside.map(|ip| Lease::bare(IpNet::from(ip), Value::Null)).collect();
         }
         let held = allocator.held(&owner, &expected)?;
-        if expected.is_empty() && held.is_empty() {
+        if expected.is_empty() && held.is_empty() && static_ips.is_empty() {
             return Err(not_held(format!("{owner} holds no address")));
         }
         // If no pool says which of the addresses are this allocator's, the owner's leases do.
@@ -133,6 +140,9 @@ impl<L: Ledger> Delegate for Allocate<L> {
     fn status(&self, request: &Request) -> Result<Option<IpamResult>> {
         let requested = RequestedPools::of(request, &request.prev_result()?)?;
         requested.check_keys(request, L::KEYS.unwrap_or_default())?;
+        if requested.pools.is_empty() && !requested.static_ips.is_empty() {
+            return Ok(None);
+        }
         let free = LedgerAllocator::<L>::open(request)?.ready(&requested)?;
         if free == Some(0) {
             return Err(Error::new(ErrorCode::UNAVAILABLE, "a pool has no free address")
@@ -172,26 +182,12 @@ struct Allocated {
     routes: Vec<Route>,
 }
 
-/// Appends the addresses of the leases, then the static addresses.
-///
-/// # Errors
-/// Error 7: a lease has the address of a static one.
-fn append_addresses(
-    result: &mut IpamResult,
-    leases: &[Lease],
-    static_addresses: Vec<IpConfig>,
-) -> Result<()> {
-    for (i, ip) in static_addresses.iter().enumerate() {
-        let address = ip.address.addr();
-        if leases.iter().any(|lease| lease.address.addr() == address) {
-            let message = format!("{address} is already allocated from a pool");
-            return Err(Error::config(format!("prevResult.static[{i}]"), message)
-                .advise("choose a static address outside the pools, or exclude it from them"));
-        }
-    }
-    result.ips.extend(leases.iter().map(|lease| IpConfig::new(lease.address, lease.gateway)));
-    result.ips.extend(static_addresses);
-    Ok(())
+/// Whether this allocator gives or gave static addresses alone, which no store holds.
+fn gave_no_lease(request: &Request) -> bool {
+    let members = request.members();
+    members.pools().is_ok_and(|pools| pools.is_some_and(<[Value]>::is_empty))
+        && members.leases::<Value>().is_ok_and(|leases| leases.is_empty())
+        && members.static_addresses().is_ok_and(|ips| !ips.is_empty())
 }
 
 /// Releases what an ADD took.

@@ -143,6 +143,9 @@ impl Range {
 
     /// The range without some stretches of addresses, which it still spans.
     pub(super) fn without(self, holes: &[(IpAddr, IpAddr)]) -> Self {
+        if holes.is_empty() {
+            return self;
+        }
         let segments = self.segments.iter();
         let segments = segments.flat_map(|(first, last)| cut(*first, *last, holes.to_vec()));
         Self { segments: segments.collect(), ..self }

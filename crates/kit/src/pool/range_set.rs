@@ -117,6 +117,13 @@ impl RangeSet {
         &self.remarks
     }
 
+    /// The same ranges, of which none gives these addresses.
+    pub(crate) fn without(self, addresses: &[IpAddr]) -> Self {
+        let holes: Vec<_> = addresses.iter().map(|address| (*address, *address)).collect();
+        let ranges = self.ranges.into_iter().map(|range| range.without(&holes));
+        Self { ranges: ranges.collect(), ..self }
+    }
+
     /// Why the address may not be given out of these ranges; none when it may.
     pub fn refusal(&self, address: IpAddr) -> Option<String> {
         let Some(range) = self.find(address) else {

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::checks;
-use crate::CheckResult;
-use crate::bench::{Bench, expect, expect_given, network, set_prev_result};
+use crate::bench::{Added, Bench, expect, expect_given, network, set_prev_result};
 use crate::plain::{self, list};
-use crate::pool_spec::{ipv6, other, small, with_ranges};
+use crate::pool_spec::{PoolSpec, ipv6, other, small, with_ranges};
+use crate::{CheckResult, Finding};
 use ipam_kit::cni::{IpConfig, IpamResult, Verb};
 use ipam_kit::contract::DelegateInput;
 
@@ -17,6 +17,8 @@ checks!(
     an_add_gives_one_address_of_each_pool,
     an_add_keeps_what_came_before,
     static_addresses_are_answered_beside_one_for_each_pool,
+    static_addresses_alone_are_answered,
+    a_pool_leases_no_static_address,
     an_add_without_pools_is_error_7,
     a_pool_is_given_out_to_the_last_address,
     excluded_addresses_are_not_given,
@@ -77,11 +79,7 @@ fn static_addresses_are_answered_beside_one_for_each_pool(bench: &Bench) -> Chec
     let gateway = IpAddr::from([192, 0, 2, 1]);
     let fixed = IpConfig::new(network("192.0.2.9/24")?, Some(gateway));
     for who in [C1, "c2/eth0"] {
-        let (environment, mut config) = bench.call(Verb::Add, who, &pools, None)?;
-        let static_addresses = vec![fixed.clone()];
-        let input = DelegateInput { static_addresses, ..Bench::input(&pools, None) };
-        set_prev_result(&mut config, IpamResult::default(), input)?;
-        let added = bench.added(environment, config)?.map_err(|refusal| refusal.message)?;
+        let added = add_with_static(bench, who, &pools, &fixed)?;
         let given = added
             .result
             .ips
@@ -101,6 +99,54 @@ fn static_addresses_are_answered_beside_one_for_each_pool(bench: &Bench) -> Chec
     }
     let left = bench.fill(&small(), 20)?;
     expect(left.len() == 13, || format!("all 13 addresses are free, but {} were given", left.len()))
+}
+
+fn static_addresses_alone_are_answered(bench: &Bench) -> CheckResult {
+    bench.delegates_only()?;
+    let fixed = IpConfig::new(network("192.0.2.9/24")?, None);
+    for who in [C1, "c2/eth0"] {
+        let added = add_with_static(bench, who, &[], &fixed)?;
+        expect_given(&added, &["192.0.2.9"])?;
+        for verb in [Verb::Check, Verb::Del] {
+            let (environment, mut config) = bench.call(verb, who, &[], Some(&added))?;
+            let static_addresses = vec![fixed.clone()];
+            let input = DelegateInput { static_addresses, ..Bench::input(&[], Some(&added)) };
+            set_prev_result(&mut config, added.result.clone(), input)?;
+            bench.nothing(verb.as_str(), who, environment, config)?;
+        }
+    }
+    Ok(())
+}
+
+fn a_pool_leases_no_static_address(bench: &Bench) -> CheckResult {
+    bench.delegates_only()?;
+    let pools = [small()];
+    let fixed = IpConfig::new(network("10.1.2.5/28")?, None);
+    let mut given = BTreeSet::new();
+    for number in 1..=12 {
+        let added = add_with_static(bench, &format!("c{number}/eth0"), &pools, &fixed)?;
+        given.extend(added.addresses);
+    }
+    // 12 of the pool, and the same static one for all.
+    let usable: BTreeSet<IpAddr> = (2..=14).map(|n| [10, 1, 2, n].into()).collect();
+    expect(given == usable, || {
+        format!("expected {}, but {} was given", list(&usable), list(&given))
+    })
+}
+
+/// An ADD that is shown a static address beside pools.
+fn add_with_static(
+    bench: &Bench,
+    who: &str,
+    pools: &[PoolSpec],
+    fixed: &IpConfig,
+) -> Result<Added, Finding> {
+    let (environment, mut config) = bench.call(Verb::Add, who, pools, None)?;
+    let static_addresses = vec![fixed.clone()];
+    let input = DelegateInput { static_addresses, ..Bench::input(pools, None) };
+    set_prev_result(&mut config, IpamResult::default(), input)?;
+    let added = bench.added(environment, config)?;
+    Ok(added.map_err(|refusal| refusal.message)?)
 }
 
 fn an_add_without_pools_is_error_7(bench: &Bench) -> CheckResult {

@@ -210,7 +210,7 @@ fn check(bytes: &[u8]) -> bool {
     for run in runs {
         // Of programs that took each other's place, either may be named.
         assert!(again.runs().iter().any(|known| known.owes_the_same(run)));
-        assert_eq!(again.leases(run), record.leases(run));
+        assert_eq!(again.granted(run), record.granted(run));
     }
     true
 }
