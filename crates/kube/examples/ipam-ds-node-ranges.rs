@@ -23,8 +23,8 @@ impl Selector for NodeRanges {
     fn select(&self, Config { annotation }: Config, request: &Request) -> Result<Selection> {
         let settings = request.network.settings::<NodeKeys>()?.read("ipam.")?;
         let (network, ttl) = (request.network.name().as_str(), settings.ttl());
-        let (environment, code) = (&request.environment, request.unreached());
-        let own = OwnNode::new(settings, environment, code, request.deadline)?;
+        let (environment, host) = (&request.environment, &request.settings);
+        let own = OwnNode::new(settings, environment, host, request.unreached(), request.deadline)?;
         let own = own.remembering(request.state_dir()?.root());
         let subject = annotation.as_ref().map_or("spec.podCIDRs".to_owned(), |name| place(name));
         let query = NodeQuery { network, subject: &subject, ttl };

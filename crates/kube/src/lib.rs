@@ -12,8 +12,9 @@
 //! /// The rack that a label of this machine's node object names.
 //! fn rack(request: &Request) -> Result<Option<String>> {
 //!     let settings = request.network.settings::<NodeKeys>()?.read("ipam.")?;
-//!     let (environment, unreached) = (&request.environment, request.unreached());
-//!     let own = OwnNode::new(settings, environment, unreached, request.deadline)?;
+//!     let (environment, host) = (&request.environment, &request.settings);
+//!     let own =
+//!         OwnNode::new(settings, environment, host, request.unreached(), request.deadline)?;
 //!     let node = own.read()?;
 //!     Ok(node.string("/metadata/labels/rack").map(str::to_owned))
 //! }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::credentials::{KubeCredentials, TOKEN};
 use ipam_kit::cni::Environment;
 use ipam_kit::error::{Error, Result};
+use ipam_kit::host::Settings;
 use ipam_servers::ConfigFile;
 
 /// The source of the credentials for a Kubernetes API server. No file is read yet.
@@ -37,13 +38,21 @@ const HOME: &str = "HOME";
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 impl CredentialsSource {
-    /// Finds the source. `key` is the path of the key that may name a kubeconfig. A kubeconfig that the configuration names is the only candidate; else the
-    /// first is taken of those in `KUBECONFIG`, the service account of this pod, and
-    /// `~/.kube/config`.
+    /// Finds the source. `key` is the path of the key that may name a kubeconfig. A kubeconfig
+    /// that the configuration names is the only candidate; else the first is taken of those in
+    /// `KUBECONFIG`, the service account of this pod, and `~/.kube/config`.
     ///
     /// # Errors
-    /// Error 7: no source is found.
-    pub fn find(key: &str, named: Option<ConfigFile>, environment: &Environment) -> Result<Self> {
+    /// Error 7: no source is found, or the host's settings do not allow the named kubeconfig.
+    pub fn find(
+        key: &str,
+        named: Option<ConfigFile>,
+        environment: &Environment,
+        host: &Settings,
+    ) -> Result<Self> {
+        if let Some(ConfigFile { path, file }) = &named {
+            host.refuse_kubeconfig(path, file)?;
+        }
         Self::find_in(Path::new(SERVICE_ACCOUNT), key, named, environment)
     }
 

@@ -8,6 +8,7 @@ use super::*;
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode};
+use ipam_kit::host::Settings;
 use ipam_servers::ConfigFile;
 use ipam_testkit::fake_http::{Fake, Reply, closed, fake, http};
 
@@ -40,9 +41,14 @@ pub(super) fn kubeconfig(url: &str, token: &str) -> String {
 
 pub(super) fn kube_of(file: PathBuf, timeout: Duration) -> Kube {
     let named = ConfigFile { path: "ipam.kubeconfig".to_owned(), file };
-    let source = CredentialsSource::find("ipam.kubeconfig", Some(named), &Environment::default())
-        .unwrap()
-        .within(timeout);
+    let source = CredentialsSource::find(
+        "ipam.kubeconfig",
+        Some(named),
+        &Environment::default(),
+        &Settings::default(),
+    )
+    .unwrap()
+    .within(timeout);
     source.open(ErrorCode::UNREACHED, Deadline::after(Duration::from_secs(30))).unwrap()
 }
 

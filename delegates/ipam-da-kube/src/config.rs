@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipam_kit::cni::{Environment, parse_value};
+use ipam_kit::host::Settings;
 use ipam_kit::keys::Key;
 use ipam_kit::{Error, Result};
 use ipam_kube::CredentialsSource;
@@ -59,11 +60,11 @@ pub(crate) struct KubeSite {
 }
 
 impl KubeConfig {
-    /// Reads the section.
+    /// Reads the section. The host's settings say which kubeconfig it may name.
     ///
     /// # Errors
-    /// A value is malformed, or no credentials are found.
-    pub(crate) fn site(self, environment: &Environment) -> Result<KubeSite> {
+    /// A value is malformed, no credentials are found, or the kubeconfig is not allowed.
+    pub(crate) fn site(self, environment: &Environment, host: &Settings) -> Result<KubeSite> {
         let section: KubeSection =
             parse_value(&Value::Object(self.kube.unwrap_or_default()), "ipam.kube")?;
         if let Some(layout) = section.layout.as_deref().filter(|layout| *layout != "ippool") {
@@ -74,7 +75,7 @@ impl KubeConfig {
         let key = "ipam.kube.kubeconfig";
         let named = ConfigFile::given(key, section.kubeconfig);
         Ok(KubeSite {
-            source: CredentialsSource::find(key, named, environment)?.within(timeout),
+            source: CredentialsSource::find(key, named, environment, host)?.within(timeout),
             namespace: given_name(section.namespace, "ipam.kube.namespace")?,
             names: ObjectNames::new(given_name(section.network_name, "ipam.kube.networkName")?),
             overlap_check: section.overlap_check.unwrap_or(true),
@@ -110,7 +111,7 @@ mod tests {
 
     fn site(section: Value) -> Result<KubeSite> {
         let config: KubeConfig = serde_json::from_value(json!({"kube": section})).unwrap();
-        config.site(&Environment::default())
+        config.site(&Environment::default(), &Settings::default())
     }
 
     #[test]

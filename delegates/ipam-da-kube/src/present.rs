@@ -24,7 +24,8 @@ pub(crate) fn open(
     let present = present_store(
         request,
         |network| {
-            let present = network.settings::<KubeConfig>()?.site(&request.environment)?;
+            let present = network.settings::<KubeConfig>()?;
+            let present = present.site(&request.environment, &request.settings)?;
             let source = present.source.to_string();
             if recorded.as_ref().is_ok_and(|site| site.source.to_string() == source) {
                 return Err(Error::config("ipam.kube.kubeconfig", "the record names the same one"));

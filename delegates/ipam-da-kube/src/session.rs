@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use ipam_kit::allocate::{PoolRequest, Strategy, known, requested_pools};
 use ipam_kit::cni::{NetworkName, Verb};
+use ipam_kit::host::Settings;
 use ipam_kit::pool::{RangeRules, RangeSet};
 use ipam_kit::{Request, Result};
 use ipnet::IpNet;
@@ -61,7 +62,10 @@ impl LeaseSession {
     /// # Errors
     /// The configuration is invalid, no credentials are found, or the state folder is missing.
     pub(crate) fn open(config: KubeConfig, request: &Request) -> Result<Self> {
-        let recorded = config.site(&request.environment);
+        // The kubeconfig of an ADD is used to release what the ADD took.
+        let anywhere = Settings::default();
+        let host = if request.is_by_record() { &anywhere } else { &request.settings };
+        let recorded = config.site(&request.environment, host);
         let state = request.state_dir()?;
         let network = request.network.name().clone();
         let memory = KubeMemory::open(&state, &network, request.trusts_any_store());

@@ -45,7 +45,8 @@ fn choose(config: &KubeNodeConfig, settings: NodeSettings, request: &Request) ->
     let legacy = LegacyCache::of(config.data_dir(), network);
     let subject = subnets::path(config.annotation());
     let query = NodeQuery { network, subject: &subject, ttl: settings.ttl() };
-    let own = OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
+    let Request { environment, settings: host, deadline, .. } = request;
+    let own = OwnNode::new(settings, environment, host, request.unreached(), *deadline)?;
     let own = own.remembering(request.state_dir()?.root());
     // Allocators release and check by the owner, whatever the subnets are.
     let is_by_owner = matches!(request.verb, Verb::Del | Verb::Gc | Verb::Check);

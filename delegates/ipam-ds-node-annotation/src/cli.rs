@@ -123,7 +123,7 @@ fn annotation(call: &CliCall, node: Option<&str>, name: &str) -> Result<String> 
 
 fn open(call: &CliCall, settings: NodeSettings) -> Result<OwnNode> {
     let deadline = Deadline::after(Deadline::DEFAULT);
-    OwnNode::new(settings, &call.environment, ErrorCode::UNREACHED, deadline)
+    OwnNode::new(settings, &call.environment, &call.settings, ErrorCode::UNREACHED, deadline)
 }
 
 #[cfg(test)]

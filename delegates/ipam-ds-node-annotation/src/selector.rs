@@ -69,7 +69,8 @@ fn choose(
         subject: &subject,
         ttl: settings.ttl(),
     };
-    let own = OwnNode::new(settings, &request.environment, request.unreached(), request.deadline)?;
+    let Request { environment, settings: host, deadline, .. } = request;
+    let own = OwnNode::new(settings, environment, host, request.unreached(), *deadline)?;
     let own = own.remembering(request.state_dir()?.root());
     // Allocators release and check by the owner, whatever the settings are.
     let is_by_owner = releases(request) || request.verb == Verb::Check;

@@ -1,6 +1,8 @@
 use std::time::Duration;
 
-use super::Deadline;
+use serde_json::Value;
+
+use super::{Deadline, Mark};
 use crate::cni::{
     Args, Attachment, Environment, IpamResult, Network, RequestedAddress, ValidAttachments, Verb,
     parse_object,
@@ -83,6 +85,13 @@ impl Request {
     /// Whether the call claims held addresses again, in a store that is not trusted yet.
     pub fn is_reassert(&self) -> bool {
         self.members().purpose().is_ok_and(|purpose| purpose == Purpose::Reassert)
+    }
+
+    /// Whether a chain calls by the record of an ADD that gave leases: what that ADD was allowed
+    /// holds for the call.
+    pub fn is_by_record(&self) -> bool {
+        Mark::chain(&self.environment).is_some()
+            && self.members().leases::<Value>().is_ok_and(|leases| !leases.is_empty())
     }
 
     /// Whether the call uses any store that it finds, even one that was restored or swapped: a

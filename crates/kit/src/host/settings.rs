@@ -29,6 +29,8 @@ pub struct Settings {
     /// Folders in which a selector's answer may name a `resolvConf`; `resolvDirs` adds to those
     /// that every host has.
     pub resolv_dirs: Vec<PathBuf>,
+    /// Folders in which a network may name a kubeconfig (`kubeconfigDirs`); `None`: any file.
+    pub kubeconfig_dirs: Option<Vec<PathBuf>>,
     /// How young a lease must be for GC to leave it alone (`gcGrace`).
     pub gc_grace: Duration,
     /// Whether a requested address is taken from another owner, where `ipam.takeover` does not say
@@ -48,6 +50,7 @@ impl Default for Settings {
             node: None,
             data_dirs: vec![PathBuf::from("/var/lib/cni")],
             resolv_dirs: RESOLV_DIRS.map(PathBuf::from).to_vec(),
+            kubeconfig_dirs: None,
             gc_grace: Duration::from_secs(300),
             takeover: false,
             fault: None,
@@ -109,6 +112,7 @@ impl Settings {
             log_dir: file.log_dir.unwrap_or(settings.log_dir),
             node: file.node,
             data_dirs: file.data_dirs.unwrap_or(settings.data_dirs),
+            kubeconfig_dirs: file.kubeconfig_dirs,
             gc_grace: file.gc_grace.unwrap_or(settings.gc_grace),
             takeover: file.takeover.unwrap_or(settings.takeover),
             ..settings
@@ -126,11 +130,26 @@ impl Settings {
     /// Whether a selector's answer may set `resolvConf` to this file: a regular one that lies in
     /// one of [`Settings::resolv_dirs`] when all links are resolved.
     pub(crate) fn allows_resolv_conf(&self, file: &Path) -> bool {
-        let real = if is_plain_absolute(file) { file.canonicalize().ok() } else { None };
-        let Some(real) = real.filter(|real| real.is_file()) else { return false };
-        // Such a folder may be a link itself, as /var/run is.
-        let mut folders = self.resolv_dirs.iter();
-        folders.any(|it| it.canonicalize().is_ok_and(|folder| real.starts_with(folder)))
+        is_file_inside(file, &self.resolv_dirs)
+    }
+
+    /// Refuses a kubeconfig that does not lie in one of [`Settings::kubeconfig_dirs`] when all
+    /// links are resolved; `key` names it.
+    ///
+    /// # Errors
+    /// Error 7. A missing file gives the same error: it must not show which files exist.
+    pub fn refuse_kubeconfig(&self, key: &str, file: &Path) -> Result<()> {
+        let Some(folders) = &self.kubeconfig_dirs else { return Ok(()) };
+        if is_file_inside(file, folders) {
+            return Ok(());
+        }
+        let message = format!(
+            "{file:?} is not a regular file inside one of kubeconfigDirs in {}",
+            Self::PATH
+        );
+        Err(Error::config(key, message).advise(
+            "name a kubeconfig in one of these folders; extend kubeconfigDirs only if the authors of networks may use it",
+        ))
     }
 }
 
@@ -150,6 +169,8 @@ struct SettingsFile {
     data_dirs: Option<Vec<PathBuf>>,
     #[serde(deserialize_with = "folders")]
     resolv_dirs: Option<Vec<PathBuf>>,
+    #[serde(deserialize_with = "folders")]
+    kubeconfig_dirs: Option<Vec<PathBuf>>,
     #[serde(deserialize_with = "grace")]
     gc_grace: Option<Duration>,
     #[serde(deserialize_with = "flag")]
@@ -213,6 +234,15 @@ fn mismatch(expected: &str, found: &Value) -> String {
     format!("expected {expected}, found {}", shown(found))
 }
 
+/// Whether a regular file lies in one of these folders when all links are resolved.
+fn is_file_inside(file: &Path, folders: &[PathBuf]) -> bool {
+    let real = if is_plain_absolute(file) { file.canonicalize().ok() } else { None };
+    let Some(real) = real.filter(|real| real.is_file()) else { return false };
+    // Such a folder may be a link itself, as /var/run is.
+    let mut folders = folders.iter();
+    folders.any(|it| it.canonicalize().is_ok_and(|folder| real.starts_with(folder)))
+}
+
 fn is_plain_absolute(path: &Path) -> bool {
     path.is_absolute()
         && path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)))
@@ -251,12 +281,49 @@ mod tests {
             (r#"{"statedir":null}"#, "statedir: unknown"),
             (r#"{"node":1}"#, "node: expected a string, found a number"),
             (r#"{"verbose":"yes"}"#, "verbose: expected true or false, found \"yes\""),
+            (
+                r#"{"kubeconfigDirs":["x"]}"#,
+                "kubeconfigDirs: expected an absolute path without .., found \"x\"",
+            ),
             (r#"{"dataDirs":"/x"}"#, "dataDirs: expected an array of folders, found \"/x\""),
             (r#"{} {}"#, "the file is not one JSON object"),
         ] {
             let error = Settings::parse(json.as_bytes()).unwrap_err();
             assert_eq!(error.code(), ErrorCode::INVALID_CONFIG);
             assert!(error.to_string().starts_with(start), "{json}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_kubeconfig_lies_in_a_folder_that_the_host_names() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        for folder in ["open", "open/more", "closed"] {
+            fs::create_dir(path(folder)).unwrap();
+            fs::write(path(folder).join("config"), "x").unwrap();
+        }
+        let link = std::os::unix::fs::symlink;
+        link(path("open"), path("link")).unwrap();
+        link(path("closed/config"), path("open/out")).unwrap();
+        link(path("open/config"), path("closed/in")).unwrap();
+        let allows = |dirs: &str, file: &str| {
+            let settings = Settings::parse(format!(r#"{{"kubeconfigDirs":{dirs}}}"#).as_bytes());
+            settings.unwrap().refuse_kubeconfig("ipam.kube.kubeconfig", &path(file)).is_ok()
+        };
+        let [open, link] = ["open", "link"].map(|name| format!("[{:?}]", path(name)));
+        for (file, inside) in [
+            ("open/config", true),
+            ("open/more/config", true),
+            ("link/config", true),
+            ("closed/in", true),
+            ("open/out", false),
+            ("open/absent", false),
+            ("open/more", false),
+            ("open/../closed/config", false),
+            ("closed/config", false),
+        ] {
+            assert_eq!([allows(&open, file), allows(&link, file)], [inside; 2], "{file}");
+            assert!(allows("null", file) && !allows("[]", file), "{file}");
         }
     }
 

@@ -21,6 +21,7 @@ use crate::{CredentialsSource, Kube, Resource, is_unreachable};
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode, Result};
+use ipam_kit::host::Settings;
 use machine::Machine;
 use memory::{CachedAnswer, NodeMemory};
 use settings::NodeName;
@@ -136,6 +137,7 @@ impl OwnNode {
     pub fn new(
         settings: NodeSettings,
         environment: &Environment,
+        host: &Settings,
         unreached: ErrorCode,
         deadline: Deadline,
     ) -> Result<Self> {
@@ -151,7 +153,7 @@ impl OwnNode {
         if let OwnName::Given { name, path } = &name {
             require_node_name(name, path)?;
         }
-        let source = CredentialsSource::find("ipam.kubeconfig", kubeconfig, environment)?;
+        let source = CredentialsSource::find("ipam.kubeconfig", kubeconfig, environment, host)?;
         Ok(Self { source, name, machine, unreached, deadline, memory: None })
     }
 

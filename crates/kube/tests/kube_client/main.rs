@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::Deadline;
+use ipam_kit::host::Settings;
 use ipam_kit::{Error, ErrorCode};
 use ipam_kube::{CredentialsSource, Kube, List, Resource, is_unauthorized, is_unreachable};
 use ipam_servers::ConfigFile;
@@ -32,8 +33,13 @@ fn open(source: &CredentialsSource) -> Result<Kube> {
 fn with(file: &Path) -> Result<Kube> {
     let named = ConfigFile { path: "ipam.kubeconfig".to_owned(), file: file.to_owned() };
     open(
-        &CredentialsSource::find("ipam.kubeconfig", Some(named), &Environment::default())?
-            .within(Duration::from_secs(25)),
+        &CredentialsSource::find(
+            "ipam.kubeconfig",
+            Some(named),
+            &Environment::default(),
+            &Settings::default(),
+        )?
+        .within(Duration::from_secs(25)),
     )
 }
 
@@ -193,6 +199,7 @@ fn several_kubeconfigs_are_one() {
                 "ipam.kubeconfig",
                 None,
                 &Environment::new([("KUBECONFIG", list)]),
+                &Settings::default(),
             )
             .unwrap(),
         )
@@ -378,8 +385,13 @@ fn what_is_away_and_comes_again() {
     let folder = TempDir::new().unwrap();
     let config = Kubeconfig::of(&server, &server.admin()).write(&folder.path().join("config"));
     let named = ConfigFile { path: "ipam.kubeconfig".to_owned(), file: config };
-    let source =
-        CredentialsSource::find("ipam.kubeconfig", Some(named), &Environment::default()).unwrap();
+    let source = CredentialsSource::find(
+        "ipam.kubeconfig",
+        Some(named),
+        &Environment::default(),
+        &Settings::default(),
+    )
+    .unwrap();
     let new = |seconds| open(&source.clone().within(Duration::from_secs(seconds))).unwrap();
     let mut asked = [new(2), new(2)];
     for client in &mut asked {

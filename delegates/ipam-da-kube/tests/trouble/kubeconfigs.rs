@@ -2,14 +2,17 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Mutex;
 
 use ipam_testkit::kube::{End, Kubeconfig, Material, Speaker};
 use ipam_testkit::node_site::{by, without_override};
-use ipam_testkit::world::{start, wait};
-use serde_json::json;
+use ipam_testkit::world::{Host, World, binary, start, wait};
+use serde_json::{Value, json};
 
 use super::Site;
+use crate::common::Desk;
+use crate::common::node::{SUBNET, v094};
 
 const PATH: &str = "ipam.kube.kubeconfig";
 
@@ -48,7 +51,7 @@ fn a_kubeconfig_that_cannot_be_read_is_named() {
     let outcome = wait(start(command, &site.network()));
     site.assert_failure(outcome, 7, &[PATH, &name, "Permission denied"]);
     fs::remove_file(&file).unwrap();
-    for verb in ["ADD", "DEL", "STATUS"] {
+    for verb in ["ADD", "DEL"] {
         site.fails(verb, "c1", 7, &[PATH, &name, "No such file"]);
     }
 }
@@ -107,4 +110,40 @@ fn a_token_that_is_replaced_during_a_call_is_read_again() {
     site.fails("ADD", "c1", 103, &["403"]);
     let requests = speaker.requests();
     assert!(requests.len() == 2 && requests[1].contains("Bearer the-next-one"), "{requests:?}");
+}
+
+#[test]
+fn a_kubeconfig_lies_where_the_host_allows_it_but_a_recorded_one_releases() {
+    let (desk, host, world) = (Desk::new(v094), Host::new(), World::new());
+    for selector in ["ipam-ds-static", "ipam-ds-kube-node"] {
+        world.install(&binary(selector));
+    }
+    world.install(Path::new(env!("CARGO_BIN_EXE_ipam-da-kube")));
+    let file = desk.kubeconfig_path();
+    let mut network = world.network(json!(["ipam-ds-static", "ipam-da-kube"]));
+    network["ipam"]["ranges"] = json!([[{"subnet": SUBNET}]]);
+    network["ipam"]["kube"] = json!({"kubeconfig": file});
+    let allow = |folders: Value| host.settings(&json!({"kubeconfigDirs": folders}));
+    let refused = |verb: &str, container: &str, network: &Value, key: &str| {
+        let (code, text) = host.call(&world, verb, container, network).failure();
+        let part = format!("{key}: {file:?} is not a regular file inside one of kubeconfigDirs");
+        assert!(code == 7 && text.contains(&part), "{code}: {text}");
+    };
+    allow(json!([]));
+    for verb in ["ADD", "DEL"] {
+        refused(verb, "c1", &network, PATH);
+    }
+    let mut of_selector = world.network(json!(["ipam-ds-kube-node", "ipam-da-kube"]));
+    of_selector["ipam"]["kubeconfig"] = json!(file);
+    refused("ADD", "c1", &of_selector, "ipam.kubeconfig");
+
+    allow(json!([desk.folder.path()]));
+    host.call(&world, "ADD", "c1", &network).success();
+    allow(json!(["/etc/kubernetes"]));
+    refused("ADD", "c2", &network, PATH);
+    // Without a record of leases, the configuration alone names it.
+    refused("DEL", "c3", &network, PATH);
+    host.call(&world, "CHECK", "c1", &network).success();
+    host.call(&world, "DEL", "c1", &network).success();
+    assert_eq!(desk.held(), [""; 0]);
 }
