@@ -9,6 +9,8 @@
 #
 #   SERVICE_ACCOUNT  the folder with the service account
 #   API_SERVER       the URL of the API server, if the host does not reach that of the pod
+#   FILE             the name of the kubeconfig, if it is not kubeconfig
+#   NAMESPACE        the namespace of the kubeconfig's context
 #   EVERY            seconds between two looks; the kubelet renews a token long before it ends
 set -u
 export LC_ALL=C
@@ -16,6 +18,7 @@ umask 077
 
 folder=$1
 account=${SERVICE_ACCOUNT:-/var/run/secrets/kubernetes.io/serviceaccount}
+file=${FILE:-kubeconfig}
 kept=
 
 main() {
@@ -27,16 +30,16 @@ main() {
     done
 }
 
-# Writes the credentials if they have changed since this loop wrote them, or if they are missing: what
-# a newer pod has written stays.
+# Writes the credentials if they have changed since this loop wrote them, if they are missing, or if the
+# kubeconfig is another program's: what a newer pod has written stays.
 keep() {
     token=$(cat "$account/token") && [ -n "$token" ] && ca=$(cat "$account/ca.crt") || return
     found="$token $ca"
-    if [ "$found" = "$kept" ] && [ -s "$folder/token" ] && [ -s "$folder/kubeconfig" ]; then
+    if [ "$found" = "$kept" ] && [ -s "$folder/token" ] && grep -qs 'tokenFile: token' "$folder/$file"; then
         return
     fi
     mkdir -p "$folder" || return
-    printf '%s\n' "$ca" | put ca.crt && printf %s "$token" | put token && kubeconfig | put kubeconfig || return
+    printf '%s\n' "$ca" | put ca.crt && printf %s "$token" | put token && kubeconfig | put "$file" || return
     kept=$found
     echo "keep-login.sh: wrote the login in $folder"
 }
@@ -55,7 +58,7 @@ kind: Config
 current-context: ipam-delegated
 contexts:
 - name: ipam-delegated
-  context: {cluster: here, user: ipam-delegated}
+  context: {cluster: here, user: ipam-delegated${NAMESPACE:+, namespace: $NAMESPACE}}
 clusters:
 - name: here
   cluster: {server: "$server", certificate-authority: ca.crt}
