@@ -57,8 +57,11 @@ impl Findings {
         for attachment in found.into_iter().flatten() {
             let path = session.state.record(network.name(), &attachment);
             let Presence::Held((record, _)) = RecordFile::look(&path) else { continue };
-            let runs = record.runs().into_iter().filter(|run| is_allocator(&run.delegate));
+            let mut runs = record.runs();
+            // The store that a selector named is no key of the configuration.
+            runs.retain(|run| is_allocator(&run.delegate) && run.store_is_configured);
             let others: Vec<String> = runs
+                .into_iter()
                 .flat_map(|run| changed_paths(&run.ipam, &present_ipam(session, run, network)))
                 .collect();
             if !others.is_empty() {
