@@ -28,9 +28,9 @@ usage() {
 options:
   --dir DIR      the plugin folder; created if it is missing (default: /opt/cni/bin)
   --preset NAME  makes NAME a link to ipam-delegated, as in --preset host-local; may be repeated.
-                 Presets: host-local, etcd, host-etcd, kube-node, node-annotation. An existing
-                 plugin of this name is kept as NAME.orig. With --uninstall: restores these names
-                 and leaves everything else.
+                 Presets: host-local, etcd, host-etcd, kube-node, node-annotation, whereabouts
+                 (a copy). An existing plugin of this name is kept as NAME.orig. With
+                 --uninstall: restores these names and leaves everything else.
   --only NAMES   installs these programs and leaves all others as they are, as in
                  --only ipam-delegated,ipam-ds-static,ipam-da-local
   --from DIR     the folder with the programs (default: bin beside install.sh, in a release
@@ -54,6 +54,9 @@ main() {
     resolve_dir
     manifest=.ipam-delegated.installed rotation=/etc/logrotate.d/ipam-delegated
     shortcut=/usr/local/sbin/ipam-delegated
+    # Presets that are copies of ipam-delegated: the DaemonSet of the plugin that such a preset
+    # replaces writes through a link, into ipam-delegated itself.
+    copied=whereabouts
     "${action}_all"
 }
 
@@ -114,6 +117,9 @@ add_only() {
 
 install_all() {
     find_programs
+    for name in $copied; do
+        if is_listed "$name" && is_own "$dir/$name"; then add_preset "$name"; fi
+    done
     check_presets
     check_places
     if [ -z "$dry" ]; then
@@ -132,8 +138,10 @@ install_all() {
         [ -n "$dry" ] || mv -fT "$dir/.$name.new.$$" "$dir/$name"
     done
     if [ -n "$logrotate" ]; then install_logrotate; fi
-    # Last: the link's program and all that its chain runs are in place.
-    for name in $presets; do link "$name"; done
+    # Last: the preset's program and all that its chain runs are in place.
+    for name in $presets; do
+        if is_copied "$name"; then copy "$name"; else link "$name"; fi
+    done
     [ -n "$dry" ] || say_next
 }
 
@@ -229,8 +237,8 @@ known_programs() {
     done | grep -v '^ipam-delegated$' | sort -u
 }
 
-# Refuses an unknown preset, whose link would hide a plugin of this name and run nothing, and one
-# whose delegates are missing.
+# Refuses an unknown preset, which would hide a plugin of this name and run nothing, and one whose
+# delegates are missing.
 check_presets() {
     known=''
     if [ -n "$presets" ] && [ -n "$try" ] && [ -f "$from/ipam-delegated" ]; then
@@ -238,7 +246,7 @@ check_presets() {
             sed -n 's/^presets: //p' | tr -d ,)
     fi
     # One that cannot be asked, or that is older, has those of this release.
-    known=${known:-host-local etcd host-etcd kube-node node-annotation}
+    known=${known:-host-local etcd host-etcd kube-node node-annotation whereabouts}
     for name in $presets; do
         case " $known " in
         *" $name "*) ;;
@@ -260,6 +268,7 @@ delegates_of() {
     etcd | host-etcd) echo ipam-ds-static ipam-da-etcd ;;
     kube-node) echo ipam-ds-kube-node ipam-da-local ;;
     node-annotation) echo ipam-ds-node-annotation ipam-da-local ;;
+    whereabouts) echo ipam-ds-whereabouts ipam-da-kube ;;
     esac
 }
 
@@ -326,6 +335,9 @@ check_places() {
     done
     need=64
     for name in $programs; do need=$((need + $(wc -c <"$from/$name") / 1024 + 4)); done
+    for name in $presets; do
+        if is_copied "$name"; then need=$((need + $(wc -c <"$(own_program)") / 1024 + 4)); fi
+    done
     free=$(df -Pk "$existing" | sed -n '2s/.* \([0-9][0-9]*\)  *[0-9]*% .*/\1/p')
     if [ "${free:-$need}" -lt "$need" ]; then
         fail "$existing has $free KiB free, and $need KiB are needed; nothing was changed"
@@ -357,7 +369,7 @@ lock() {
 # Call it only under the lock.
 sweep() {
     rm -f "$dir"/.ipam-delegated*.new.[0-9]* "$dir"/.ipam-d[as]-*.new.[0-9]* "$dir"/.*.orig.new.[0-9]*
-    for name in $presets; do rm -f "$dir/.$name.new."[0-9]*; done
+    for name in $presets $copied; do rm -f "$dir/.$name.new."[0-9]*; done
 }
 
 # Puts the programs into the folder under names that no runtime calls, and tries them there.
@@ -375,7 +387,7 @@ stage() {
     done
 }
 
-# Keeps the plugin that the link of a preset is about to replace.
+# Keeps the plugin that a preset is about to replace.
 keep() {
     if ! is_there "$dir/$1" || is_own "$dir/$1" || is_same "$dir/$1" "$dir/$1.orig"; then
         return
@@ -399,6 +411,30 @@ link() {
     mv -fT "$dir/.$1.new.$$" "$dir/$1"
 }
 
+copy() {
+    if [ ! -L "$dir/$1" ] && [ ! "$dir/$1" -ef "$dir/ipam-delegated" ] && cmp -s "$dir/$1" "$(own_program)"; then
+        return
+    fi
+    say "copy ipam-delegated to $1"
+    [ -z "$dry" ] || return 0
+    new=$dir/.$1.new.$$
+    cp "$(own_program)" "$new" && chmod 755 "$new" || fail "cannot write $new; $1 stays as it is"
+    sync "$new" 2>/dev/null || :
+    mv -fT "$new" "$dir/$1"
+}
+
+# The file that is ipam-delegated at the end of this run.
+own_program() {
+    case " $programs " in
+    *" ipam-delegated "*) echo "$from/ipam-delegated" ;;
+    *) echo "$dir/ipam-delegated" ;;
+    esac
+}
+
+is_copied() {
+    case " $copied " in *" $1 "*) ;; *) return 1 ;; esac
+}
+
 # Gives a file a second name, and replaces the file of that name.
 place() {
     new=$dir/.$2.new.$$
@@ -406,13 +442,31 @@ place() {
     mv -fT "$new" "$dir/$2"
 }
 
-# Adds the programs to the list of ours. The list is written first: a kill leaves nothing unlisted.
+# Adds programs and copies to the list of ours. The list is written first: a kill leaves nothing
+# unlisted.
 note_programs() {
     [ -z "$dry" ] || return 0
     {
         for name in $programs; do echo "$name"; done
         listed
+        for name in $presets; do
+            if is_copied "$name"; then echo "$name"; fi
+        done
+        # One that another installer has overwritten stays in the list: lint warns of it.
+        for name in $copied; do
+            if is_listed "$name"; then echo "$name"; fi
+        done
     } | sort -u >"$dir/$manifest.new.$$"
+    mv -fT "$dir/$manifest.new.$$" "$dir/$manifest"
+}
+
+is_listed() {
+    grep -qx "$1" "$dir/$manifest" 2>/dev/null
+}
+
+unlist() {
+    if ! is_listed "$1"; then return; fi
+    grep -vx "$1" "$dir/$manifest" >"$dir/$manifest.new.$$" || :
     mv -fT "$dir/$manifest.new.$$" "$dir/$manifest"
 }
 
@@ -433,11 +487,12 @@ uninstall_all() {
     check_writable "$dir"
     wanted=$presets
     [ -n "$dry" ] || lock
-    presets=$(own_links)
+    presets=$(own_presets)
     for name in $wanted; do
-        case " $presets " in *" $name "*) ;; *) tell "left $name: it is not a link to ipam-delegated" ;; esac
+        case " $presets " in *" $name "*) ;; *) tell "left $name: it is not ipam-delegated" ;; esac
     done
     for name in $presets; do give_back "$name"; done
+    [ -n "$dry" ] || for name in $wanted; do unlist "$name"; done
     if [ -z "$wanted" ]; then
         programs=$(listed | tr '\n' ' ')
         say_records
@@ -458,24 +513,24 @@ uninstall_all() {
     if [ -z "$presets$programs" ]; then tell "install.sh has installed nothing in $dir"; fi
 }
 
-# Prints the names of links to ipam-delegated: all, or those wanted.
-own_links() {
+# Prints the names of presets that are ipam-delegated: all, or those wanted.
+own_presets() {
     for file in "$dir"/*; do
         name=${file##*/}
         case " ${wanted:-$name} " in *" $name "*) ;; *) continue ;; esac
         # install.sh never makes other names.
         case $name in ipam-* | *[!a-z0-9-]*) continue ;; esac
-        if [ -L "$file" ] && is_own "$file"; then printf '%s ' "$name"; fi
+        if { [ -L "$file" ] || is_copied "$name"; } && is_own "$file"; then printf '%s ' "$name"; fi
     done
 }
 
-# Replaces the link of a preset with the kept plugin.
+# Replaces a preset with the kept plugin.
 give_back() {
     if is_there "$dir/$1.orig" && ! is_own "$dir/$1.orig"; then
         say "restore $1 from $1.orig"
         [ -n "$dry" ] || place "$dir/$1.orig" "$1"
     else
-        say "remove the link $1"
+        say "remove $1"
         [ -n "$dry" ] || rm -f "$dir/$1"
     fi
 }
@@ -483,7 +538,10 @@ give_back() {
 wait_for_calls() {
     [ -z "$dry" ] && [ -n "$presets$programs" ] || return 0
     tries=50
-    while ls -l /proc/[0-9]*/exe 2>/dev/null | grep -qF " -> $dir/ipam-delegated"; do
+    # A copy that was given back is a deleted file, and the plugin now has its name.
+    running=" -> $dir/ipam-delegated"
+    for name in $copied; do running=$running$(printf '\n%s' " -> $dir/$name (deleted)"); done
+    while ls -l /proc/[0-9]*/exe 2>/dev/null | grep -qF "$running"; do
         [ "$tries" != 50 ] || tell "waiting up to 10 s for running calls"
         tries=$((tries - 1))
         if [ "$tries" = 0 ]; then
@@ -516,7 +574,7 @@ say_left() {
         if ! is_there "$file"; then
             continue
         elif [ "$name" != "${name%.orig}" ]; then
-            tell "left $name: ${name%.orig} is not a link to ipam-delegated"
+            tell "left $name: ${name%.orig} is not ipam-delegated"
         elif is_program "$name"; then
             tell "left $name: install.sh did not install it"
         fi
@@ -552,13 +610,15 @@ is_there() {
     [ -e "$1" ] || [ -L "$1" ]
 }
 
-# Whether a file is our program under another name: as a link, or as a copy.
+# Whether a file is our program under another name: as a link, or as a copy. A copy of another
+# version, as a killed run leaves it, is in the list and names the program.
 is_own() {
     if [ -L "$1" ]; then
         case $(readlink "$1") in ipam-delegated | ./ipam-delegated | "$dir/ipam-delegated") return 0 ;; esac
     fi
     [ "$1" -ef "$dir/ipam-delegated" ] || cmp -s "$1" "$dir/ipam-delegated" ||
-        { [ -n "$from" ] && cmp -s "$1" "$from/ipam-delegated"; }
+        { [ -n "$from" ] && cmp -s "$1" "$from/ipam-delegated"; } ||
+        { is_listed "${1##*/}" && grep -qF ipam-delegated "$1" 2>/dev/null; }
 }
 
 is_same() {

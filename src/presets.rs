@@ -3,7 +3,8 @@
 use crate::chain::{ChainCondition, HostProgram, Preset, PresetChain};
 
 /// Every preset.
-pub const PRESETS: &[Preset] = &[HOST_LOCAL, CNI_IPAM_ETCD, HOST_ETCD, KUBE_NODE, NODE_ANNOTATION];
+pub const PRESETS: &[Preset] =
+    &[HOST_LOCAL, CNI_IPAM_ETCD, HOST_ETCD, KUBE_NODE, NODE_ANNOTATION, WHEREABOUTS];
 
 const HOST_LOCAL: Preset = Preset {
     name: "host-local",
@@ -16,6 +17,7 @@ const HOST_LOCAL: Preset = Preset {
     has_default_location: true,
     host_program: None,
     cli: None,
+    installer: None,
     differences: HOST_LOCAL_DIFFERENCES,
 };
 
@@ -31,6 +33,7 @@ const CNI_IPAM_ETCD: Preset = Preset {
     has_default_location: false,
     host_program: None,
     cli: None,
+    installer: None,
     differences: CNI_IPAM_ETCD_DIFFERENCES,
 };
 
@@ -45,6 +48,7 @@ const HOST_ETCD: Preset = Preset {
     has_default_location: false,
     host_program: None,
     cli: None,
+    installer: None,
     differences: HOST_ETCD_DIFFERENCES,
 };
 
@@ -59,6 +63,7 @@ const KUBE_NODE: Preset = Preset {
     has_default_location: true,
     host_program: None,
     cli: None,
+    installer: None,
     differences: KUBE_NODE_DIFFERENCES,
 };
 
@@ -77,7 +82,23 @@ const NODE_ANNOTATION: Preset = Preset {
         key: "nextipam",
     }),
     cli: Some("ipam-ds-node-annotation"),
+    installer: None,
     differences: NODE_ANNOTATION_DIFFERENCES,
+};
+
+const WHEREABOUTS: Preset = Preset {
+    name: "whereabouts",
+    chains: &[PresetChain {
+        when: ChainCondition::Always,
+        delegates: &["ipam-ds-whereabouts", "ipam-da-kube"],
+        settings: &[("rangeRules", r#""whereabouts""#)],
+        sets: &["kube"],
+    }],
+    has_default_location: true,
+    host_program: None,
+    cli: None,
+    installer: Some("ip-control-loop"),
+    differences: WHEREABOUTS_DIFFERENCES,
 };
 
 /// The differences for a network when this preset replaces host-local.
@@ -198,6 +219,39 @@ pub const NODE_ANNOTATION_DIFFERENCES: &[&str] = &[
     "The annotation of one node is read again after a minute (`cacheTtl`); `$NODE_NAME` and \
      the host's name come before the machine-id.",
     CODES_OF_OURS,
+    WRITES_RECORD,
+];
+
+/// The differences for a network when this preset replaces whereabouts.
+pub const WHEREABOUTS_DIFFERENCES: &[&str] = &[
+    "An ADD takes an address of each range or none; if one range is full, whereabouts keeps the \
+     addresses of those before it.",
+    "ADDs of all nodes run at once, without a Lease in the API server; whereabouts runs one after \
+     the other.",
+    "The gateway, and an IPv4 address that ends in .0, is never given to a container; whereabouts \
+     gives them out.",
+    "`gateway` goes to addresses of its family; whereabouts adds it to those of both.",
+    "`ipRanges` that overlap are an error that names both; whereabouts may give a container one \
+     address twice.",
+    "A network without a range is an error; whereabouts succeeds without an address.",
+    "An address that CNI_ARGS, `runtimeConfig.ips` or `args.cni.ips` requests inside a range is \
+     claimed, and error 102 if another container holds it; whereabouts reads CNI_ARGS alone, and \
+     claims nothing.",
+    "A pod's next sandbox gets its addresses if the pod has the same uid; whereabouts compares \
+     namespace and name.",
+    "DEL and CHECK use the record of the ADD: the configuration may be edited or stripped, and \
+     the flat file may be missing; whereabouts needs both.",
+    "DEL fails while the API server does not answer, and the runtime repeats it; whereabouts \
+     succeeds and leaves the address held.",
+    "CHECK, GC and STATUS work; whereabouts has no CHECK, and its GC and STATUS do nothing.",
+    "`node_slice_size`, `etcd_host` and a provider file with `ipamtype` are errors.",
+    "CNI_ARGS may name no pod, and have unknown keys, `ip` for `IP` or a semicolon at the end; \
+     whereabouts fails.",
+    "Keys in other letters than documented, such as `IPAM` or `RANGE`, are an error; whereabouts \
+     accepts them.",
+    "Errors have the codes of ipam-delegated and name the delegate; whereabouts answers 999 or 100 \
+     to nearly everything.",
+    "A reservation also has labels and annotations with the node, the network and times.",
     WRITES_RECORD,
 ];
 

@@ -27,6 +27,9 @@ pub struct Preset {
     /// The delegate that answers a person's call under the preset's name; `None` for the operator's
     /// verbs.
     pub cli: Option<&'static str>,
+    /// The process of the replaced system's pod on a node, if that pod writes the plugin through a link
+    /// when it starts: the preset is then installed as a copy of this program.
+    pub installer: Option<&'static str>,
     /// How the chain differs from the replaced system, one sentence each.
     pub differences: &'static [&'static str],
 }
@@ -202,6 +205,7 @@ mod tests {
         has_default_location: false,
         host_program: None,
         cli: None,
+        installer: None,
         differences: &[],
     };
 

@@ -57,8 +57,8 @@ impl Operator {
                 if types.is_empty() { "missing".to_owned() } else { types.join(", ") }
             );
             return Err(Error::new(ErrorCode::INVALID_CONFIG, message).advise(
-                "expected ipam-delegated, an allocator ipam-da-…, or a preset whose link to this \
-                 program comes first in the plugin path",
+                "expected ipam-delegated, an allocator ipam-da-…, or a preset, which is this \
+                 program and comes first in the plugin path",
             ));
         }
         Ok(ours)

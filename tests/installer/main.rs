@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
+mod copied;
 mod host;
 mod only;
 mod presets;
@@ -24,7 +25,7 @@ const SHORTCUT: &str = "to call it without its folder";
 
 /// What the program in shell says in its help: it has presets of its own.
 const PRESETS: &str = "[ \"$1\" != help ] || echo presets: host-local, etcd, host-etcd, \
-     kube-node, node-annotation, rack-local, site-local, absolute, relative, copied, kept\n";
+     kube-node, node-annotation, whereabouts, rack-local, site-local, absolute, relative, copied, kept\n";
 
 /// A release and a plugin folder, both with a space in their path.
 struct Site {

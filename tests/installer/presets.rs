@@ -127,7 +127,7 @@ fn one_preset_is_given_back_alone() {
     site.package("host-local", "the plugin");
     site.install(&["--preset", "host-local", "--preset", "site-local"]);
     let text = site.install(&["--uninstall", "--preset", "host-local", "--preset", "bridge"]);
-    assert!(text.contains("left bridge: it is not a link to ipam-delegated"), "{text}");
+    assert!(text.contains("left bridge: it is not ipam-delegated"), "{text}");
     assert_eq!(site.read("host-local"), b"the plugin");
     let all =
         [LIST, "host-local", "ipam-da-local", "ipam-delegated", "ipam-ds-static", "site-local"];

@@ -186,6 +186,7 @@ fn a_preset_is_not_installed_without_a_delegate_that_may_be_missing() {
         ("host-etcd", "ipam-da-etcd"),
         ("kube-node", "ipam-ds-kube-node"),
         ("node-annotation", "ipam-ds-node-annotation"),
+        ("whereabouts", "ipam-ds-whereabouts"),
     ] {
         site.package(preset, "old");
         let text = site.refused(&["--preset", preset]);

@@ -6,6 +6,7 @@ mod findings;
 mod misspelt;
 mod overlaps;
 mod plan;
+mod presets;
 mod records;
 mod refusals;
 mod routes;

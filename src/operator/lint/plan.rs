@@ -42,38 +42,6 @@ impl Findings {
         }
     }
 
-    /// Finds names of presets that lead to another program, or lack the replaced program.
-    pub(super) fn of_presets(&mut self, session: &Session<'_>, ours: &OurPlugin) {
-        let planner = &session.planner;
-        let named = planner.names(session.request.network.ipam());
-        for preset in planner.presets {
-            let name = preset.name;
-            let is_type = ours.kind == name;
-            if !is_type && !named.iter().any(|named| named == name) {
-                continue;
-            }
-            let Ok(program) = planner.find(name) else { continue };
-            if !planner.own_executable.is(&program) {
-                // In a list of delegates the replaced program is a delegate like others.
-                let level = if is_type { "warning" } else { "note" };
-                let program = program.display();
-                let message =
-                    format!("{program} is not this program: the real {name} runs, not its preset");
-                self.push(level, &message);
-                continue;
-            }
-            let replaced = program.with_file_name(format!("{name}.orig"));
-            if !replaced.exists() {
-                let message = format!(
-                    "{} is missing: records of the real {name} from before the switch are \
-                     released by the preset's allocator",
-                    replaced.display()
-                );
-                self.push("note", &message);
-            }
-        }
-    }
-
     /// Finds a version of the specification with a known lack.
     pub(super) fn of_version(&mut self, version: Version) {
         let lack = if version < Version::V0_4_0 {

@@ -1,0 +1,101 @@
+//! A preset that is a copy: the pod of the plugin that it replaces writes through links.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+
+use ipam_testkit::world::names;
+
+use super::{LIST, Site};
+
+const NAME: &str = "whereabouts";
+
+/// A site with the plugin, and the delegates of its preset in the release.
+fn site() -> Site {
+    let site = Site::new();
+    site.package(NAME, "the plugin");
+    for delegate in ["ipam-ds-whereabouts", "ipam-da-kube"] {
+        site.program(delegate, "#!/bin/sh\n");
+    }
+    site
+}
+
+/// What the pod of whereabouts does when it starts.
+fn start_old_pod(site: &Site) {
+    let program = site.world.path("program of the pod");
+    fs::write(&program, "the plugin again").unwrap();
+    let mut cp = Command::new("cp");
+    assert!(cp.arg("-f").arg(program).arg(site.plugins.join(NAME)).status().unwrap().success());
+}
+
+#[track_caller]
+fn assert_copied(site: &Site) {
+    assert!(!site.is_linked(NAME));
+    assert_eq!(fs::metadata(site.plugins.join(NAME)).unwrap().nlink(), 1);
+    assert_eq!(site.read(NAME), site.read("ipam-delegated"));
+    let list = String::from_utf8(site.read(LIST)).unwrap();
+    assert!(list.lines().any(|line| line == NAME), "{list}");
+}
+
+#[test]
+fn a_copy_keeps_the_plugin_and_what_overwrites_it_hits_no_program_of_ours() {
+    let site = site();
+    let before = site.contents();
+    site.install(&["--preset", NAME]);
+    assert_copied(&site);
+    assert_eq!(site.read("whereabouts.orig"), b"the plugin");
+    let installed = site.contents();
+    let again = site.install(&["--preset", NAME]);
+    assert!(!again.contains("keep") && !again.contains("copy"), "{again}");
+    assert_eq!(site.contents(), installed);
+
+    start_old_pod(&site);
+    assert_eq!(site.read(NAME), b"the plugin again");
+    assert!(site.read("ipam-delegated").starts_with(b"#!/bin/sh"));
+    // Without the preset, an upgrade leaves the plugin, and the list still has the name.
+    site.install(&[]);
+    assert_eq!(site.read(NAME), b"the plugin again");
+    let text = site.install(&["--preset", NAME]);
+    assert!(text.contains("keep whereabouts, a plugin, as whereabouts.orig, and drop"), "{text}");
+    assert_copied(&site);
+    assert_eq!(site.read("whereabouts.orig"), b"the plugin again");
+
+    site.package("whereabouts.orig", "the plugin");
+    site.install(&["--uninstall"]);
+    assert_eq!(site.contents(), before);
+}
+
+#[test]
+fn an_upgrade_refreshes_a_copy_also_after_a_run_that_was_killed() {
+    let site = site();
+    site.install(&["--preset", NAME]);
+    let first = site.read(NAME);
+    for version in ["2", "3"] {
+        site.version(version);
+        let text = site.install(&[]);
+        assert!(text.contains("copy ipam-delegated to whereabouts\n"), "{text}");
+        assert_copied(&site);
+        // As a killed run leaves it.
+        fs::write(site.plugins.join(NAME), &first).unwrap();
+    }
+    site.install(&["--uninstall", "--preset", NAME]);
+    assert_eq!(site.read(NAME), b"the plugin");
+    assert!(!names(&site.plugins).contains(&"whereabouts.orig".to_owned()));
+    assert!(!String::from_utf8(site.read(LIST)).unwrap().contains(&format!("\n{NAME}\n")));
+}
+
+#[test]
+fn a_link_of_before_becomes_a_copy_and_a_plugin_that_overwrote_a_copy_is_left() {
+    let site = site();
+    site.install(&[]);
+    let link = site.plugins.join(NAME);
+    fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink("ipam-delegated", &link).unwrap();
+    site.install(&["--preset", NAME]);
+    assert_copied(&site);
+    start_old_pod(&site);
+    let text = site.install(&["--uninstall"]);
+    assert!(!text.contains("remove whereabouts"), "{text}");
+    assert_eq!(names(&site.plugins), [NAME]);
+    assert_eq!(site.read(NAME), b"the plugin again");
+}
