@@ -1,0 +1,77 @@
+//! The addresses of the selector's pools in the objects of whereabouts, on a real API server.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use ipam_testkit::kube::{Client, Kube, Kubeconfig};
+use ipam_testkit::whereabouts::{Objects, Release, Served};
+use ipam_testkit::world::{Outcome, World, binary, start, wait};
+use serde_json::{Value, json};
+
+/// A node with the chain of the preset, and a namespace of its own.
+struct Site {
+    world: World,
+    client: Client,
+    namespace: String,
+    _served: Served,
+}
+
+impl Site {
+    fn new() -> Self {
+        let kube = Kube::shared();
+        let served = Served::by(&Release::V094.crds());
+        let (login, world) = (kube.admin(), World::new());
+        let client = kube.client(&login);
+        let namespace = client.create_namespace();
+        let more = json!({"contexts": [{"context": {"namespace": namespace}}]});
+        Kubeconfig::of(kube, &login).more(&more).write(&world.path("kubeconfig"));
+        world.install(&binary("ipam-ds-whereabouts")).install(&binary("ipam-da-kube"));
+        Self { world, client, namespace, _served: served }
+    }
+
+    fn call(&self, verb: &str, container: &str, args: &str, ipam: &Value) -> Outcome {
+        let chain = json!([{"type": "ipam-ds-whereabouts", "sets": ["kube"]}, "ipam-da-kube"]);
+        let mut network = self.world.network(chain);
+        let section = network["ipam"].as_object_mut().unwrap();
+        section
+            .insert("kubernetes".to_owned(), json!({"kubeconfig": self.world.path("kubeconfig")}));
+        section.extend(ipam.as_object().unwrap().clone());
+        let mut command = self.world.command(verb, container);
+        command.env("CNI_ARGS", args);
+        wait(start(command, &network))
+    }
+
+    /// The offsets in a pool, each with its container.
+    fn entries(&self, pool: &str) -> Vec<(u128, String)> {
+        let entries = Objects::of(&self.client, &self.namespace).allocations(pool);
+        entries.into_iter().map(|(offset, entry)| (offset, entry.id)).collect()
+    }
+}
+
+#[test]
+fn an_address_that_a_pod_asks_for_is_claimed_beside_one_of_the_range() {
+    let site = Site::new();
+    let ipam = json!({
+        "range": "10.240.0.0/28", "gateway": "10.240.0.1", "network_name": "blue",
+        "addresses": [{"address": "10.240.9.9/24"}],
+    });
+    let entry = |offset, container: &str| (offset, container.to_owned());
+    let given = ["10.240.0.2/28", "10.240.0.5/28", "10.240.9.9/24"];
+    for _ in 0..2 {
+        assert_eq!(site.call("ADD", "a", "IP=10.240.0.5", &ipam).ips(), given);
+    }
+    assert_eq!(site.entries("blue-10.240.0.0-28"), [entry(2, "a"), entry(5, "a")]);
+    let (code, text) = site.call("ADD", "b", "IP=10.240.0.5", &ipam).failure();
+    assert!(code == 102 && text.contains("10.240.0.5"), "{text}");
+    assert_eq!(site.entries("blue-10.240.0.0-28").len(), 2);
+    let mut instead = ipam.clone();
+    instead["requested"] = "instead".into();
+    let given = ["10.240.0.3/28", "10.240.9.9/24"];
+    assert_eq!(site.call("ADD", "b", "IP=10.240.0.3", &instead).ips(), given);
+    let objects = Objects::of(&site.client, &site.namespace);
+    objects.assert_consistent();
+    for container in ["a", "b"] {
+        site.call("DEL", container, "", &json!({})).ended_well();
+    }
+    assert_eq!(site.entries("blue-10.240.0.0-28"), []);
+    assert_eq!(objects.reservations().len(), 0);
+}
