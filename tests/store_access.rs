@@ -182,6 +182,24 @@ fn a_key_that_steers_the_chain_is_no_other_way_to_a_store() {
 }
 
 #[test]
+fn a_configuration_without_the_store_that_a_selector_named_is_no_other_way_to_it() {
+    let world = world();
+    let answer = json!({"pools": [], "ipam": {"kube": {"kubeconfig": "/k"}}});
+    world.delegate("ipam-ds-x", &format!("printf '%s' '{answer}'"));
+    let mut network = world.network(json!([{"type": "ipam-ds-x", "sets": ["kube"]}, "ipam-da-x"]));
+    network["ipam"]["kubernetes"] = json!({"kubeconfig": "/k"});
+    world.call("ADD", "c1", &network).success();
+    let present = |network: &Value| {
+        world.call("CHECK", "c1", network).success();
+        let call = world.calls().pop().unwrap();
+        call["stdin"]["prevResult"].get("present").is_some()
+    };
+    assert!(!present(&network));
+    network["ipam"]["kube"] = json!({"kubeconfig": "/other"});
+    assert!(present(&network));
+}
+
+#[test]
 fn a_recorded_file_that_is_gone_is_replaced_by_todays_of_the_same_key() {
     let world = world();
     let files = |folder: &str| {

@@ -16,8 +16,8 @@ use super::program::{ProgramSource, is_allocator};
 use super::record::Run;
 use super::session::Session;
 use super::store_access::{
-    ChangedServers, NamedServer, refresh_files, remove_settings_for_other_servers,
-    store_settings_differ,
+    ChangedServers, NamedServer, names_each_store, refresh_files,
+    remove_settings_for_other_servers, store_settings_differ,
 };
 use ipam_kit::cni::Network;
 use ipam_kit::error::ErrorCode;
@@ -86,6 +86,7 @@ pub(crate) fn refresh_run(session: &Session<'_>, run: &Run, network: &Network) -
     };
     let is_another_way = is_allocator(&run.delegate)
         && !NamedServer::all(&present).is_empty()
+        && (run.store_is_configured || names_each_store(&run.ipam, &present))
         && store_settings_differ(&refreshed.ipam, &present);
     RefreshedRun {
         run: refreshed,

@@ -121,6 +121,20 @@ pub(crate) fn remove_settings_for_other_servers(
     });
 }
 
+/// Whether a section names a server of each store that the record has servers of. A section without
+/// the store that a selector had named leads nowhere.
+pub(crate) fn names_each_store(
+    recorded: &Map<String, Value>,
+    present: &Map<String, Value>,
+) -> bool {
+    let present = NamedServer::all(present);
+    let is_named = |recorded: &NamedServer| {
+        let store = &recorded.store;
+        store.is_empty() || present.iter().any(|server| server.may_serve(store))
+    };
+    NamedServer::all(recorded).iter().all(is_named)
+}
+
 /// Whether a section names the same store as the network configuration: selectors have chosen only
 /// addresses.
 pub(crate) fn chose_only_addresses(
