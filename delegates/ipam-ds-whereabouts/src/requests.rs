@@ -113,9 +113,10 @@ fn outside(requested: &RequestedAddress) -> Result<IpConfig> {
     let net = requested.prefix_len.map(|length| IpNet::new(address, length));
     let Some(Ok(net)) = net else {
         let message = format!("{address} is outside of all ranges and has no prefix length");
+        let usual = if address.is_ipv4() { 24 } else { 64 };
         return Err(Error::new(ErrorCode::NOT_IN_POOL, message)
             .at(&requested.path)
-            .advise(format!("write it with that of its network, such as {address}/24")));
+            .advise(format!("write it with that of its network, such as {address}/{usual}")));
     };
     Ok(IpConfig::new(net, None))
 }
