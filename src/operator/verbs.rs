@@ -100,7 +100,7 @@ pub(super) fn cli(presets: &[Preset]) -> Cli<RunVerb> {
         version: env!("CARGO_PKG_VERSION"),
         about: "runs a chain of IPAM delegates; container runtimes call it with \
                 CNI_COMMAND set.",
-        verbs: VERBS,
+        verbs: VERBS.iter().collect(),
         options: &[CONF_DIR, CNI_PATH, STATE_DIR],
         notes: "\nNETWORK is a network's name, or the path of its configuration file.\n",
         ending,

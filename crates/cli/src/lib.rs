@@ -45,7 +45,7 @@ use map::{Glyphs, map};
 
 pub use arguments::{Arguments, not_an_address, usage_error};
 pub use file::read_file;
-pub use inspect::answer;
+pub use inspect::{InspectCall, RunInspect, answer, answer_with};
 pub use options::OptionSpec;
 pub use pieces::PoolPlace;
 pub use print::{finding, print_leases, print_pools, print_rows, push_findings, push_line};

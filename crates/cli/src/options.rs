@@ -12,6 +12,10 @@ pub struct OptionSpec {
 }
 
 impl OptionSpec {
+    /// Names the network.
+    pub const CONFIG: Self =
+        Self::with_value("config", "FILE", "the file of the network's configuration; - for stdin")
+            .required();
     /// Prints JSON instead of a table.
     pub const JSON: Self = Self::flag("json", "print JSON, for programs");
     /// Carries out the changes that the verb only lists otherwise.

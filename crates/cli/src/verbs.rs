@@ -16,7 +16,7 @@ pub struct Cli<R: 'static> {
     /// The beginning of the help, after the program's name.
     pub about: &'static str,
     /// The verbs, beside `help` and `version`.
-    pub verbs: &'static [CliVerb<R>],
+    pub verbs: Vec<&'static CliVerb<R>>,
     /// The options that every verb takes.
     pub options: &'static [OptionSpec],
     /// The meaning of the operands, at the end of each help.
@@ -99,7 +99,7 @@ impl<R: Copy> Cli<R> {
     }
 
     fn find(&self, name: &str) -> Result<&'static CliVerb<R>> {
-        let verb = self.verbs.iter().find(|verb| verb.name == name);
+        let verb = self.verbs.iter().copied().find(|verb| verb.name == name);
         verb.ok_or_else(|| usage_error(format!("unknown verb {name:?}")))
     }
 
@@ -138,7 +138,7 @@ impl<R: Copy> Cli<R> {
     /// Every option once, with the verbs that have it.
     fn all_options(&self) -> impl Iterator<Item = (OptionSpec, Vec<&'static str>)> {
         let mut all: Vec<(OptionSpec, Vec<&'static str>)> = Vec::new();
-        for verb in self.verbs {
+        for verb in &self.verbs {
             for option in verb.options {
                 match all.iter_mut().find(|(known, _)| known.name == option.name) {
                     Some((_, verbs)) => verbs.push(verb.name),
@@ -155,7 +155,7 @@ impl<R: Copy> Cli<R> {
     fn help(&self) -> String {
         let Self { program, about, notes, ending, .. } = self;
         let mut verbs: Vec<[String; 2]> = Vec::new();
-        for verb in self.verbs {
+        for verb in &self.verbs {
             verbs.push([self.usage_of(verb), verb.about.to_owned()]);
         }
         verbs.push([
@@ -265,7 +265,7 @@ mod tests {
             program: "prog",
             version: "1.2",
             about: "does it.",
-            verbs: VERBS,
+            verbs: VERBS.iter().collect(),
             options: &[DIR],
             notes: "\nNETWORK is a name.\n",
             ending: "\nend\n".to_owned(),

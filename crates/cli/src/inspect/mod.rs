@@ -18,57 +18,56 @@ use ipam_kit::keys::Key;
 
 use crate::{Arguments, Cli, CliRequest, CliVerb, OptionSpec, read_file};
 
-const CONFIG: OptionSpec = OptionSpec::with_value(
-    "config",
-    "FILE",
-    "the file of the network's configuration; - for stdin",
-)
-.required();
-
 /// Runs a verb and returns its output.
-type RunInspect = fn(&InspectCall<'_>) -> Result<String>;
+pub type RunInspect = fn(&InspectCall<'_>) -> Result<String>;
 
 const VERBS: &[CliVerb<RunInspect>] = &[
     CliVerb {
         name: "list",
         operands: &[],
         about: "lists the leases: which container holds which address",
-        options: &[CONFIG, OptionSpec::JSON],
+        options: &[OptionSpec::CONFIG, OptionSpec::JSON],
         run: leases::list,
     },
     CliVerb {
         name: "who",
         operands: &["ADDRESS"],
         about: "shows which container holds one address",
-        options: &[CONFIG, OptionSpec::JSON],
+        options: &[OptionSpec::CONFIG, OptionSpec::JSON],
         run: leases::who,
     },
     CliVerb {
         name: "pools",
         operands: &[],
         about: "shows how full each pool is, with a map",
-        options: &[CONFIG, OptionSpec::JSON, OptionSpec::ASCII],
+        options: &[OptionSpec::CONFIG, OptionSpec::JSON, OptionSpec::ASCII],
         run: pools::pools,
     },
     CliVerb {
         name: "release",
         operands: &["[ADDRESS…]"],
         about: "releases addresses; a dry run without --yes",
-        options: &[CONFIG, OptionSpec::JSON, OptionSpec::YES, OptionSpec::OWNER, OptionSpec::NODE],
+        options: &[
+            OptionSpec::CONFIG,
+            OptionSpec::JSON,
+            OptionSpec::YES,
+            OptionSpec::OWNER,
+            OptionSpec::NODE,
+        ],
         run: leases::release,
     },
     CliVerb {
         name: "lint",
         operands: &[],
         about: "checks the configuration, the pools and the entries of the store",
-        options: &[CONFIG, OptionSpec::JSON],
+        options: &[OptionSpec::CONFIG, OptionSpec::JSON],
         run: lint::lint,
     },
     CliVerb {
         name: "accept",
         operands: &[],
         about: "trusts a store that was swapped or restored; see ipam-delegated reassert",
-        options: &[CONFIG, OptionSpec::JSON],
+        options: &[OptionSpec::CONFIG, OptionSpec::JSON],
         run: accept,
     },
     CliVerb {
@@ -98,11 +97,22 @@ ipam-delegated has the same verbs: it finds a network by its name, and runs its 
 /// # Errors
 /// Error 4: the call is mistyped; else the verb's own error.
 pub fn answer<L: Ledger + 'static>(call: &CliCall) -> Result<String> {
+    answer_with::<L>(call, &[])
+}
+
+/// Answers a typed verb of an allocator that has more verbs than others.
+///
+/// # Errors
+/// As [`answer`].
+pub fn answer_with<L: Ledger + 'static>(
+    call: &CliCall,
+    more: &'static [CliVerb<RunInspect>],
+) -> Result<String> {
     let cli = Cli {
         program: call.name,
         version: env!("CARGO_PKG_VERSION"),
         about: "is a CNI IPAM delegate that gives addresses; runtimes call it with CNI_COMMAND set.",
-        verbs: VERBS,
+        verbs: VERBS.iter().chain(more).collect(),
         options: &[],
         notes: NOTES,
         ending: String::new(),
@@ -131,7 +141,7 @@ pub fn answer<L: Ledger + 'static>(call: &CliCall) -> Result<String> {
 }
 
 /// A person's call of an allocator.
-struct InspectCall<'a> {
+pub struct InspectCall<'a> {
     call: &'a CliCall,
     arguments: Arguments,
     reach: Reach,
@@ -148,17 +158,34 @@ struct NetworkLedger<'a> {
 }
 
 impl InspectCall<'_> {
-    /// Opens the ledger of the network that `--config` names.
+    /// Opens a ledger of the network that `--config` names, for a verb that the ledger alone has.
+    ///
+    /// # Errors
+    /// The file cannot be read, or the ledger refuses the settings.
+    pub fn open_ledger<L: Ledger>(&self) -> Result<L> {
+        let request = self.request()?;
+        L::open(request.network.settings()?, &request)
+    }
+
+    /// The words that the person typed.
+    pub fn arguments(&self) -> &Arguments {
+        &self.arguments
+    }
+
     fn open(&self) -> Result<NetworkLedger<'_>> {
-        let request = match self.arguments.value(&CONFIG).unwrap_or_default() {
-            "-" => self.call.request(&self.call.stdin)?,
-            path => {
-                let config = read_file(Path::new(path))?;
-                self.call.request(&config).map_err(|error| error.within(path))?
-            }
-        };
+        let request = self.request()?;
         let ledger = (self.open)(&request)?;
         Ok(NetworkLedger { call: self, request, ledger })
+    }
+
+    fn request(&self) -> Result<Request> {
+        match self.arguments.value(&OptionSpec::CONFIG).unwrap_or_default() {
+            "-" => self.call.request(&self.call.stdin),
+            path => {
+                let config = read_file(Path::new(path))?;
+                self.call.request(&config).map_err(|error| error.within(path))
+            }
+        }
     }
 
     fn has(&self, option: &OptionSpec) -> bool {
