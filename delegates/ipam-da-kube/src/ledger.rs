@@ -26,6 +26,13 @@ pub struct IpPools {
     session: LeaseSession,
 }
 
+impl IpPools {
+    /// Returns the state of the call, for a verb of this ledger alone.
+    pub(crate) fn into_session(self) -> LeaseSession {
+        self.session
+    }
+}
+
 impl Ledger for IpPools {
     type Config = KubeConfig;
     type Token = PoolsToken;

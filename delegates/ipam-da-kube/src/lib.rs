@@ -23,6 +23,7 @@ mod pools_token;
 mod present;
 mod read_pool;
 mod release;
+mod repair;
 mod scan;
 mod session;
 mod stamp;
@@ -34,5 +35,5 @@ pub use ledger::IpPools;
 
 /// Returns the delegate, with its verbs for people.
 pub fn delegate() -> Allocate<IpPools> {
-    Allocate::answering(ipam_cli::answer::<IpPools>)
+    Allocate::answering(|call| ipam_cli::answer_with::<IpPools>(call, &[repair::REPAIR]))
 }

@@ -180,7 +180,7 @@ impl LeaseSession {
     }
 
     /// Lists the reservations of the network with these labels, by their addresses.
-    fn reservations(&mut self, labels: &str) -> Result<BTreeMap<IpAddr, Reservation>> {
+    pub(crate) fn reservations(&mut self, labels: &str) -> Result<BTreeMap<IpAddr, Reservation>> {
         let Self { store, names, .. } = self;
         let mut reservations = BTreeMap::new();
         store.list_reservations(labels, &mut |reservation| {

@@ -164,7 +164,12 @@ impl ObjectStore {
     ) -> Result<Outcome<WrittenObject>> {
         let PoolEntry { id, podref, ifname, .. } = entry;
         let metadata = json!({"name": name, "namespace": self.namespace});
-        let spec = json!({"podref": podref, "ifname": ifname, "containerid": id});
+        // Some definitions require a podref, and none takes null.
+        let podref = podref.as_deref().unwrap_or_default();
+        let mut spec = json!({"podref": podref, "containerid": id});
+        if let Some(ifname) = ifname {
+            spec["ifname"] = ifname.as_str().into();
+        }
         self.post_reservation(metadata, spec)
     }
 

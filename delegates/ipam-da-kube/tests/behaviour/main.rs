@@ -10,5 +10,6 @@ mod old_attachments;
 mod overlap;
 mod people;
 mod renamed;
+mod repair;
 mod sandboxes;
 mod without_reservations;
