@@ -115,7 +115,7 @@ impl Cluster {
     fn start(stage: &Stage<'_>, crds: &str) -> Self {
         let kube = Kube::start();
         match crds {
-            "shipped" => Crds::shipped(&kube).install(&kube),
+            "shipped" => Crds::shipped().install(&kube),
             _ => Release::V094.crds().install(&kube),
         }
         let login = LoginFiles::write(&kube, &kube.admin(), &stage.state().join(crds), &["token"]);

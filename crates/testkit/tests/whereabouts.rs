@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipam_testkit::kube::Kube;
 use ipam_testkit::old::whereabouts::{Call, Whereabouts, reconcile};
-use ipam_testkit::whereabouts::{Crds, Entry, Objects, Release, Served};
+use ipam_testkit::whereabouts::{Crds, Entry, Objects, Release};
 use serde_json::{Value, json};
 
 const POOL: &str = "10.1.0.0-24";
@@ -38,7 +38,7 @@ fn crds_keep_the_members_that_they_know_and_objects_stay() {
         (Release::V07.crds(), &all[..1]),
         (Release::V094.crds(), &all[..2]),
         (Release::Fork.crds(), &all),
-        (Crds::shipped(&kube), &all),
+        (Crds::shipped(), &all),
     ]
     .into_iter()
     .enumerate()
@@ -55,18 +55,18 @@ fn crds_keep_the_members_that_they_know_and_objects_stay() {
 
 /// The world of a release: its CRDs, a namespace and a network.
 struct World {
-    served: Served,
+    kube: &'static Kube,
     objects: Objects,
     old: Whereabouts,
 }
 
 impl World {
     fn of(release: Release, ranges: &Value) -> Self {
-        let served = Served::by(&release.crds());
-        let namespace = served.create_namespace();
-        let old = Whereabouts::new(release, &served, &namespace, ranges);
-        let objects = Objects::of(&served, &namespace);
-        Self { served, objects, old }
+        let kube = release.crds().served();
+        let namespace = kube.create_namespace();
+        let old = Whereabouts::new(release, kube, &namespace, ranges);
+        let objects = Objects::of(kube, &namespace);
+        Self { kube, objects, old }
     }
 
     fn add(&self, container: &str, podref: &str) -> Vec<String> {
@@ -175,7 +175,7 @@ fn the_fork_gives_its_first_ipv4_address_again_and_again() {
 
     let namespace = world.objects.namespace();
     let v6 =
-        Whereabouts::new(Release::Fork, &world.served, namespace, &json!({"range": "fd00::/116"}));
+        Whereabouts::new(Release::Fork, world.kube, namespace, &json!({"range": "fd00::/116"}));
     assert_eq!(given(v6.add("c0", "net1", "")), ["fd00::1"]);
     assert_eq!(given(v6.add("c1", "net1", "")), ["fd00::2"]);
 }
@@ -201,13 +201,13 @@ fn a_player_waits_for_the_lease_of_one_that_was_killed() {
 #[test]
 fn a_player_that_has_lost_a_race_tries_again() {
     let world = World::of(Release::V094, &json!({"range": "10.1.0.0/24"}));
-    let World { objects, old, served } = &world;
+    let World { objects, old, kube } = &world;
     objects.create_pool("", "10.1.0.0/24", &json!({}));
     let mut call = old.add("c1", "net1", "ns/p");
     while call.step().unwrap() != "GET overlappingrangeipreservations/10.1.0.1 404" {}
     let entry = json!({"id": "other", "podref": ""});
     let add = json!([{"op": "add", "path": "/spec/allocations/1", "value": entry}]);
-    served.patch(&objects.path("ippools", POOL), &add);
+    kube.patch(&objects.path("ippools", POOL), &add);
     assert_eq!(call.step().as_deref(), Some("PATCH ippools/10.1.0.0-24 422"));
     assert_eq!(given(call), ["10.1.0.2"]);
 }
@@ -215,10 +215,9 @@ fn a_player_that_has_lost_a_race_tries_again() {
 #[test]
 fn pools_that_overlap_ask_reservations_which_the_reconciler_deletes_in_named_networks() {
     let world = World::of(Release::V094, &json!({"range": "10.1.0.0/24"}));
-    let World { objects, served, .. } = &world;
+    let World { objects, kube, .. } = &world;
     let namespace = objects.namespace();
-    let small =
-        Whereabouts::new(Release::V094, served, namespace, &json!({"range": "10.1.0.0/29"}));
+    let small = Whereabouts::new(Release::V094, kube, namespace, &json!({"range": "10.1.0.0/29"}));
     assert_eq!(world.add("c1", "ns/p"), ["10.1.0.1"]);
     assert_eq!(given(small.add("c2", "net1", "ns/q")), ["10.1.0.2"]);
     let blue = world.old.clone().network_name("blue");
@@ -227,7 +226,7 @@ fn pools_that_overlap_ask_reservations_which_the_reconciler_deletes_in_named_net
     let named = objects.held().into_iter().find(|held| held.network == "blue").unwrap();
     assert_eq!((named.address, named.pool.as_str()), (ip("10.1.0.1"), "blue-10.1.0.0-24"));
 
-    reconcile(served, namespace, &[("ns/q", "10.1.0.2"), ("ns/q", "10.1.0.1")]);
+    reconcile(kube, namespace, &[("ns/q", "10.1.0.2"), ("ns/q", "10.1.0.1")]);
     assert_eq!(objects.reservations().into_keys().collect::<Vec<_>>(), ["10.1.0.2"]);
     assert_eq!(objects.held().len(), 2, "those of living pods stay");
 
@@ -243,7 +242,7 @@ fn pools_that_overlap_ask_reservations_which_the_reconciler_deletes_in_named_net
 #[test]
 fn players_choose_the_recorded_addresses() {
     let full = "error at storage engine: Could not allocate IP in range: ip:";
-    let served = Served::by(&Release::V094.crds());
+    let kube = Release::V094.crds().served();
     for (release, ranges, expected) in [
         (Release::V094, json!({"range": "fd::1/116"}), &["fd::1"][..]),
         (
@@ -307,8 +306,8 @@ fn players_choose_the_recorded_addresses() {
             &["192.168.1.32"],
         ),
     ] {
-        let namespace = served.create_namespace();
-        let player = Whereabouts::new(release, &served, &namespace, &ranges);
+        let namespace = kube.create_namespace();
+        let player = Whereabouts::new(release, kube, &namespace, &ranges);
         let call = |number: usize| {
             player.add(&format!("c{number}"), "eth0", &format!("ns/p{number}")).run()
         };

@@ -235,7 +235,7 @@ fn no_address_ever_has_two_holders_beside_old_nodes_on_a_server_that_is_killed()
 #[test]
 fn a_planted_double_and_an_entry_that_is_lost_are_found() {
     let served = beside::served(Some(Release::V094));
-    let nodes = Nodes::new(&served);
+    let nodes = Nodes::new(served);
     let small = Workload { operations: 120, workers: 6, kills: 0, ..workload(40) };
     let mut report = small.run(&nodes);
     assert_excused(&report.failures, &[]);
@@ -244,7 +244,7 @@ fn a_planted_double_and_an_entry_that_is_lost_are_found() {
     let double = |calls: &[Call]| judge(calls, |call| site::Site::settled(&nodes, call)).0;
     assert!(has_double(&double(&report.calls)));
 
-    let nodes = Nodes::new(&served);
+    let nodes = Nodes::new(served);
     let busy = Workload { operations: 120, kills: 0, ..workload(40) };
     // Emptied pools give addresses again that containers still have.
     let (report, ()) = busy.run_while(&nodes, |progress: &Progress| {

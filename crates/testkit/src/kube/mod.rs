@@ -5,7 +5,6 @@
 mod client;
 mod kubeconfig;
 mod logins;
-mod manifests;
 mod nodes;
 mod program;
 mod requests;

@@ -1,4 +1,4 @@
-//! One server for all tests of a test binary.
+//! Servers that last as long as the tests of a test binary.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use super::server::Kube;
 use crate::servers::process;
 
-/// A server, and the shell that removes its folders when the test's process has ended: what is
-/// static is not dropped. The server and its store end with the process anyway.
+/// A server, and the shell that removes its folders when the test's process has ended: what lasts is
+/// not dropped. The server and its store end with the process anyway.
 struct Shared {
     kube: Kube,
     /// It reads from a pipe that the test's process has, and reads its end when that ends.
@@ -19,13 +19,16 @@ impl Kube {
     /// has objects of its own names in it, and logins of its own by [`Kube::user`]; none stops it.
     #[track_caller]
     pub fn shared() -> &'static Self {
-        static SHARED: OnceLock<Shared> = OnceLock::new();
-        let start = || {
-            let kube = Self::start();
-            let _remover = remover(&kube);
-            Shared { kube, _remover }
-        };
-        &SHARED.get_or_init(start).kube
+        static SHARED: OnceLock<&Kube> = OnceLock::new();
+        SHARED.get_or_init(Self::lasting)
+    }
+
+    /// A server of its own, which lasts until the test's process has ended.
+    #[track_caller]
+    pub(crate) fn lasting() -> &'static Self {
+        let kube = Self::start();
+        let _remover = remover(&kube);
+        &Box::leak(Box::new(Shared { kube, _remover })).kube
     }
 }
 

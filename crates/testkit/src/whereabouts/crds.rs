@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
 use super::{POOLS, RESERVATIONS};
-use crate::kube::Kube;
+use crate::kube::kubectl;
+use crate::servers::process;
 
 const GROUP: &str = "whereabouts.cni.cncf.io";
 
@@ -27,7 +29,7 @@ pub enum Release {
 
 /// CRDs for a server.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Crds(pub(super) Vec<Value>);
+pub struct Crds(pub Vec<Value>);
 
 impl Release {
     pub const ALL: [Self; 5] = [Self::V04, Self::V054, Self::V07, Self::V094, Self::Fork];
@@ -57,19 +59,25 @@ impl Release {
 }
 
 impl Crds {
-    /// The CRDs of a file, as [`Kube::read_manifest`] reads it.
-    #[track_caller]
-    pub fn read(kube: &Kube, file: &Path) -> Self {
-        let mut crds = kube.read_manifest(file);
-        crds.retain(|object| object["kind"] == "CustomResourceDefinition");
-        Self(crds)
-    }
-
     /// Those that the repository ships.
     #[track_caller]
-    pub fn shipped(kube: &Kube) -> Self {
+    pub fn shipped() -> Self {
+        static SHIPPED: OnceLock<Crds> = OnceLock::new();
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        Self::read(kube, &root.join("delegates/ipam-da-kube/deploy/crds.yaml"))
+        let file = root.join("delegates/ipam-da-kube/deploy/crds.yaml");
+        SHIPPED.get_or_init(|| Self::read(&file)).clone()
+    }
+
+    /// The CRDs of a file in YAML, as kubectl reads it. It asks no server.
+    #[track_caller]
+    fn read(file: &Path) -> Self {
+        let folder = process::folder();
+        let mut command = process::plain(kubectl());
+        command.env("HOME", folder.path()).args(["label", "--local", "none-", "--output=json"]);
+        let output = command.arg("--filename").arg(file).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let values = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
+        Self(values.map(Result::unwrap).collect())
     }
 }
 

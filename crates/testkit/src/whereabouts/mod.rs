@@ -2,10 +2,10 @@
 //! the objects hold.
 //!
 //! ```no_run
-//! use ipam_testkit::whereabouts::{Objects, Release, Served};
+//! use ipam_testkit::whereabouts::{Objects, Release};
 //!
-//! let served = Served::by(&Release::V094.crds());
-//! let objects = Objects::of(&served, &served.create_namespace());
+//! let kube = Release::V094.crds().served();
+//! let objects = Objects::of(kube, &kube.create_namespace());
 //! // Programs and players run.
 //! objects.assert_consistent();
 //! ```
@@ -18,7 +18,6 @@ mod served;
 pub use crds::{Crds, Release};
 pub use names::{pool_name, reservation_name};
 pub use objects::{Entry, Held, Objects};
-pub use served::Served;
 
 /// The group and version of all objects.
 pub const API: &str = "whereabouts.cni.cncf.io/v1alpha1";

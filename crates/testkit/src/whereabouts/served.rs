@@ -1,7 +1,6 @@
 //! CRDs that a server serves.
 
-use std::ops::Deref;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde_json::{Value, json};
 
@@ -14,7 +13,31 @@ use crate::world::until;
 /// Where the definitions are.
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
+/// A server that is started by the first that asks for it.
+type Lasting = Arc<OnceLock<&'static Kube>>;
+
 impl Crds {
+    /// The server that all tests of this binary share under these CRDs: each set has one, which
+    /// serves no other of whereabouts. A test that changes CRDs takes another server.
+    #[track_caller]
+    pub fn served(&self) -> &'static Kube {
+        static SERVERS: Mutex<Vec<(Crds, Lasting)>> = Mutex::new(Vec::new());
+        let server = {
+            let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = servers.iter().find(|(crds, _)| crds == self);
+            let server = known.map_or_else(Lasting::default, |(_, server)| server.clone());
+            if known.is_none() {
+                servers.push((self.clone(), server.clone()));
+            }
+            server
+        };
+        server.get_or_init(|| {
+            let kube = Kube::lasting();
+            self.install(kube);
+            kube
+        })
+    }
+
     /// Makes a server serve these CRDs, in place of those of the same names, and waits until each
     /// takes effect. Objects stay. CRDs of other names stay, too.
     ///
@@ -103,56 +126,4 @@ fn allow_empty_texts(schema: &mut Value) {
 
 fn path(crd: &Value) -> String {
     format!("{DEFINITIONS}/{}", crd["metadata"]["name"].as_str().unwrap())
-}
-
-/// The server that all tests of this binary share, which serves these CRDs and no other of
-/// whereabouts while the value lives. A test that needs other CRDs waits; one that changes them
-/// takes a server of its own and [`Crds::install`].
-pub struct Served {
-    kube: &'static Kube,
-}
-
-/// What the shared server serves, and how many tests use it.
-struct State {
-    crds: Option<Crds>,
-    users: usize,
-}
-
-static STATE: Mutex<State> = Mutex::new(State { crds: None, users: 0 });
-static FREED: Condvar = Condvar::new();
-
-impl Served {
-    #[track_caller]
-    pub fn by(crds: &Crds) -> Self {
-        let kube = Kube::shared();
-        let state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-        let waits = |state: &mut State| state.users > 0 && state.crds.as_ref() != Some(crds);
-        let mut state = FREED.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner);
-        if state.crds.as_ref() != Some(crds) {
-            state.crds = None;
-            crds.install_alone(kube);
-            state.crds = Some(crds.clone());
-        }
-        state.users += 1;
-        Self { kube }
-    }
-
-    pub fn kube(&self) -> &'static Kube {
-        self.kube
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        STATE.lock().unwrap_or_else(PoisonError::into_inner).users -= 1;
-        FREED.notify_all();
-    }
-}
-
-impl Deref for Served {
-    type Target = Kube;
-
-    fn deref(&self) -> &Kube {
-        self.kube
-    }
 }

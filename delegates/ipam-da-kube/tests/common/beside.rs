@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ipam_testkit::kube::{Client, Kube, Kubeconfig};
 use ipam_testkit::node::addresses;
 use ipam_testkit::old::whereabouts::{Call, Whereabouts};
-use ipam_testkit::whereabouts::{Crds, Objects, RESERVATIONS, Release, Served, collection};
+use ipam_testkit::whereabouts::{Crds, Objects, RESERVATIONS, Release, collection};
 use ipam_testkit::world::{Outcome, World, binary, start, wait};
 use ipnet::IpNet;
 use serde_json::{Value, json};
@@ -175,6 +175,14 @@ impl Ours {
         ours
     }
 
+    /// In a network of whereabouts with this name, or without one.
+    pub fn in_network(mut self, name: &str) -> Self {
+        if !name.is_empty() {
+            self.network["ipam"]["kube"]["networkName"] = name.into();
+        }
+        self
+    }
+
     /// One of both, by a number.
     pub fn of(number: usize, site: &Site, range: &str) -> Self {
         match number % 2 {
@@ -289,11 +297,8 @@ pub fn amid(
     (old.run(), wait(ours))
 }
 
-/// The shared server with these CRDs.
+/// The server of the CRDs of a release, or of those that this repository ships.
 #[track_caller]
-pub fn served(crds: Option<Release>) -> Served {
-    match crds {
-        Some(release) => Served::by(&release.crds()),
-        None => Served::by(&Crds::shipped(Kube::shared())),
-    }
+pub fn served(crds: Option<Release>) -> &'static Kube {
+    crds.map_or_else(Crds::shipped, Release::crds).served()
 }

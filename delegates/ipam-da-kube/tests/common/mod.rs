@@ -1,8 +1,6 @@
 //! A server with the objects of whereabouts, and a state folder.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-#![allow(dead_code, reason = "each test binary uses a part")]
-
+pub mod beside;
 pub mod node;
 pub mod relay;
 pub mod site;
@@ -11,16 +9,19 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ipam_testkit::kube::{Client, Kubeconfig, Login};
-use ipam_testkit::whereabouts::{Crds, Objects, Served};
+use ipam_testkit::kube::{Client, Kube, Kubeconfig, Login};
+use ipam_testkit::whereabouts::{Crds, Objects, Release};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use relay::{Relay, no_bug};
+
 /// A namespace of a server, and a node's state folder.
 pub struct Desk {
-    pub served: Served,
+    pub kube: &'static Kube,
     pub login: Login,
     pub client: Client,
     pub namespace: String,
@@ -28,12 +29,16 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// On a server that serves these CRDs.
+    /// On the server of these CRDs.
     #[track_caller]
-    pub fn new(crds: impl FnOnce(&ipam_testkit::kube::Kube) -> Crds) -> Self {
+    pub fn new(crds: &Crds) -> Self {
+        Self::on(crds.served())
+    }
+
+    /// On a server that serves the kinds of whereabouts.
+    #[track_caller]
+    pub fn on(kube: &'static Kube) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let kube = ipam_testkit::kube::Kube::shared();
-        let served = Served::by(&crds(kube));
         let namespace = format!("desk-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let login = kube.admin();
         let client = kube.client(&login);
@@ -43,19 +48,27 @@ impl Desk {
         let folder = TempDir::new().unwrap();
         let more = json!({"contexts": [{"context": {"namespace": namespace}}]});
         Kubeconfig::of(kube, &login).more(&more).write(&folder.path().join("kubeconfig"));
-        Self { served, login, client, namespace, folder }
+        Self { kube, login, client, namespace, folder }
     }
 
     /// The section `ipam`, with these keys in `kube`.
     pub fn ipam(&self, kube: &Value) -> Value {
         let mut ipam = json!({
-            "kube": {"kubeconfig": self.folder.path().join("kubeconfig"), "timeout": "2s"},
+            "kube": {"kubeconfig": self.folder.path().join("kubeconfig"), "timeout": "20s"},
             "stateDir": self.folder.path().join("state"),
         });
         for (key, value) in kube.as_object().unwrap() {
             ipam["kube"][key] = value.clone();
         }
         ipam
+    }
+
+    /// Lets nodes reach the server through a relay.
+    pub fn relayed(&self) -> Relay {
+        let relay = Relay::to(&self.client, no_bug);
+        let kubeconfig = self.kubeconfig_of(&self.login).server(&relay.url()).authority(None);
+        kubeconfig.write(&self.kubeconfig_path());
+        relay
     }
 
     /// Lets no call wait for its turn at a pool.
@@ -71,6 +84,13 @@ impl Desk {
     pub fn age(&self, by: Duration) {
         age(&self.client, &self.namespace, by);
     }
+}
+
+/// The server whose CRDs tests change, for one test at a time. It serves what the last one left.
+#[track_caller]
+pub fn changing() -> MutexGuard<'static, &'static Kube> {
+    static SERVER: LazyLock<Mutex<&Kube>> = LazyLock::new(|| Mutex::new(Kube::shared()));
+    SERVER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Lets no call of a node wait for its turn at a pool: the folder of the locks is a file.
@@ -108,7 +128,12 @@ pub fn age(client: &Client, namespace: &str, by: Duration) {
     }
 }
 
-/// The file of the kubeconfig of a desk, as text.
-pub fn kubeconfig(desk: &Desk) -> String {
-    fs::read_to_string(desk.folder.path().join("kubeconfig")).unwrap()
+/// The CRDs of upstream's newest release.
+pub fn v094() -> Crds {
+    Release::V094.crds()
+}
+
+/// The CRDs of releases that drop the interface of an entry.
+pub fn v07() -> Crds {
+    Release::V07.crds()
 }

@@ -23,7 +23,7 @@ impl Store for Desk {
     }
 
     fn servers(addresses: &[String]) -> Value {
-        json!({"kube": {"kubeconfig": addresses[0], "timeout": "2s"}})
+        json!({"kube": {"kubeconfig": addresses[0], "timeout": "20s"}})
     }
 
     fn pools() -> Value {
@@ -91,7 +91,7 @@ impl Desk {
     /// A kubeconfig with the namespace of the desk.
     pub fn kubeconfig_of(&self, login: &Login) -> Kubeconfig {
         let more = json!({"contexts": [{"context": {"namespace": self.namespace}}]});
-        Kubeconfig::of(&self.served, login).more(&more)
+        Kubeconfig::of(self.kube, login).more(&more)
     }
 
     pub fn kubeconfig_path(&self) -> std::path::PathBuf {
@@ -130,9 +130,4 @@ pub fn change_note(path: &std::path::Path, change: impl FnOnce(&mut Value)) {
     let mut noted: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     change(&mut noted);
     std::fs::write(path, format!("{noted}\n")).unwrap();
-}
-
-/// CRDs of upstream's newest release.
-pub fn v094(_: &ipam_testkit::kube::Kube) -> ipam_testkit::whereabouts::Crds {
-    ipam_testkit::whereabouts::Release::V094.crds()
 }

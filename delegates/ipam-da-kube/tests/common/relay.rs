@@ -1,4 +1,4 @@
-//! A relay in plain HTTP to an API server, which can end, answer and edit requests.
+//! A relay in plain HTTP to an API server, which notes requests, and can end, answer and edit them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -35,7 +35,16 @@ pub type Bug = fn(&Client, &mut Ask) -> Option<(u16, String)>;
 /// Passes requests on by a client of its own. It ends with the test's process.
 pub struct Relay {
     address: SocketAddr,
-    decide: Arc<Mutex<Decide>>,
+    way: Arc<Way>,
+}
+
+/// What all connections of a relay share.
+struct Way {
+    client: Client,
+    bug: Bug,
+    decide: Mutex<Decide>,
+    /// The requests that the server has answered.
+    answered: Mutex<Vec<String>>,
 }
 
 /// The relay of a client without a bug.
@@ -48,15 +57,17 @@ impl Relay {
     pub fn to(client: &Client, bug: Bug) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let decide: Arc<Mutex<Decide>> = Arc::new(Mutex::new(Arc::new(|_| Fate::Pass)));
-        let (client, its) = (client.clone(), decide.clone());
+        let decide: Mutex<Decide> = Mutex::new(Arc::new(|_| Fate::Pass));
+        let way = Way { client: client.clone(), bug, decide, answered: Mutex::default() };
+        let way = Arc::new(way);
+        let its = way.clone();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (client, decide) = (client.clone(), its.clone());
-                thread::spawn(move || serve(stream, &client, bug, &decide));
+                let way = its.clone();
+                thread::spawn(move || way.serve(stream));
             }
         });
-        Self { address, decide }
+        Self { address, way }
     }
 
     pub fn url(&self) -> String {
@@ -65,45 +76,67 @@ impl Relay {
 
     /// Asks this about each request from now on.
     pub fn decide(&self, decide: impl Fn(&Ask) -> Fate + Send + Sync + 'static) {
-        *self.decide.lock().unwrap() = Arc::new(decide);
+        *self.way.decide.lock().unwrap() = Arc::new(decide);
     }
 
     /// Passes all requests on from now on.
     pub fn pass(&self) {
         self.decide(|_| Fate::Pass);
     }
+
+    /// The requests that are answered while something is done, as `LIST ippools 200`,
+    /// `PATCH ippools/10.0.0.0-24 422`.
+    #[track_caller]
+    pub fn during(&self, done: impl FnOnce()) -> Vec<String> {
+        self.way.answered.lock().unwrap().clear();
+        done();
+        std::mem::take(&mut *self.way.answered.lock().unwrap())
+    }
 }
 
-/// Serves a connection to its end.
-fn serve(mut stream: TcpStream, client: &Client, bug: Bug, decide: &Mutex<Decide>) {
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
-    stream.set_nodelay(true).unwrap();
-    while let Some(mut ask) = read(&mut reader) {
-        let decide = decide.lock().unwrap().clone();
-        let fate = decide(&ask);
-        let mut passed = || {
-            bug(client, &mut ask).unwrap_or_else(|| {
-                let answer = client.ask(&ask.method, &ask.target, ask.body.as_bytes());
-                (answer.status, answer.text())
-            })
-        };
-        let (status, body) = match fate {
-            Fate::Pass => passed(),
-            Fate::Answer(status, body) => (status, body),
-            Fate::End => return,
-            Fate::Lose(then) => {
-                passed();
-                return then();
+impl Way {
+    /// Serves a connection to its end.
+    fn serve(&self, mut stream: TcpStream) {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        stream.set_nodelay(true).unwrap();
+        while let Some(ask) = read(&mut reader) {
+            let decide = self.decide.lock().unwrap().clone();
+            let (status, body) = match decide(&ask) {
+                Fate::Pass => self.pass(ask),
+                Fate::Answer(status, body) => (status, body),
+                Fate::End => return,
+                Fate::Lose(then) => {
+                    self.pass(ask);
+                    return then();
+                }
+            };
+            let head = format!(
+                "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+                body.len()
+            );
+            // A client that was killed reads nothing.
+            if stream.write_all((head + &body).as_bytes()).is_err() {
+                return;
             }
-        };
-        let head = format!(
-            "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
-        // A client that was killed reads nothing.
-        if stream.write_all((head + &body).as_bytes()).is_err() {
-            return;
         }
+    }
+
+    fn pass(&self, mut ask: Ask) -> (u16, String) {
+        let (status, body) = (self.bug)(&self.client, &mut ask).unwrap_or_else(|| {
+            let answer = self.client.ask(&ask.method, &ask.target, ask.body.as_bytes());
+            (answer.status, answer.text())
+        });
+        self.answered.lock().unwrap().push(ask.line(status));
+        (status, body)
+    }
+}
+
+impl Ask {
+    fn line(&self, status: u16) -> String {
+        let path = self.target.split('?').next().unwrap();
+        let object = path.splitn(7, '/').last().unwrap();
+        let is_list = self.method == "GET" && !object.contains('/');
+        format!("{} {object} {status}", if is_list { "LIST" } else { &self.method })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use ipam_testkit::kube::{Kube, Kubeconfig};
+use ipam_testkit::kube::Kubeconfig;
 use ipam_testkit::whereabouts::{API, Crds, Held, RESERVATIONS, reservation_name};
 use ipam_testkit::world::{Outcome, World, binary, start, wait};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use super::relay::{Bug, Relay, no_bug};
 /// The parts of a site.
 #[derive(Clone, Copy)]
 pub struct Plan {
-    pub crds: fn(&Kube) -> Crds,
+    pub crds: fn() -> Crds,
     pub overlap_check: bool,
     pub ranges: &'static [&'static str],
     /// Whether the chain calls the program.
@@ -46,7 +46,7 @@ impl Site {
 
     /// The same, whose first node has a bug.
     pub fn with_bug(plan: Plan, bug: Bug) -> Self {
-        let desk = Desk::new(plan.crds);
+        let desk = Desk::new(&(plan.crds)());
         let relay = Relay::to(&desk.client, bug);
         let worlds = [World::new(), World::new()];
         for world in &worlds {
@@ -56,12 +56,12 @@ impl Site {
                 "[ $CNI_COMMAND != ADD ] || { printf '{\"code\":100,\"msg\":\"full\"}'; exit 1; }";
             world.delegate(FAILING, script);
             let more = json!({"contexts": [{"context": {"namespace": desk.namespace}}]});
-            let kubeconfig = Kubeconfig::of(&desk.served, &desk.login).more(&more);
+            let kubeconfig = Kubeconfig::of(desk.kube, &desk.login).more(&more);
             kubeconfig.write(&world.path("kubeconfig"));
         }
         let site = Self { plan, desk, relay, worlds };
         let more = json!({"contexts": [{"context": {"namespace": site.desk.namespace}}]});
-        Kubeconfig::of(&site.desk.served, &site.desk.login)
+        Kubeconfig::of(site.desk.kube, &site.desk.login)
             .server(&site.relay.url())
             .authority(None)
             .more(&more)

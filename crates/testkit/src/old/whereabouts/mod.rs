@@ -52,6 +52,7 @@ pub struct Whereabouts {
     namespace: String,
     ranges: Vec<Range>,
     network: String,
+    reserves_by_address: bool,
     overlap: bool,
     pause: Duration,
     delay: Duration,
@@ -74,6 +75,7 @@ impl Whereabouts {
             namespace: namespace.to_owned(),
             ranges,
             network: String::new(),
+            reserves_by_address: false,
             overlap: true,
             pause: PAUSE,
             delay: Duration::ZERO,
@@ -83,6 +85,12 @@ impl Whereabouts {
     /// `network_name`, which v0.5.4 and the fork ignore.
     pub fn network_name(mut self, name: &str) -> Self {
         self.network = name.to_owned();
+        self
+    }
+
+    /// As v0.6.2, which puts the network into the names of pools, and not into those of reservations.
+    pub fn reserving_by_address(mut self) -> Self {
+        self.reserves_by_address = true;
         self
     }
 

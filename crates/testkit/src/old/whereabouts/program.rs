@@ -272,6 +272,7 @@ impl Program {
         match (address, self.old.release) {
             (None, _) => "<nil>".to_owned(),
             (Some(address), Release::V054) => address.to_string().replace(':', "-"),
+            (Some(address), _) if self.old.reserves_by_address => reservation_name("", address),
             (Some(address), _) => reservation_name(self.network(), address),
         }
     }

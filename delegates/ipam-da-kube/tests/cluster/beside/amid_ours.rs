@@ -1,0 +1,166 @@
+//! Calls of old nodes between any two requests of ours, and with the next sandbox of a pod of ours.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use ipam_testkit::kube::Kube;
+use ipam_testkit::node::at_once;
+use ipam_testkit::old::whereabouts::Whereabouts;
+use ipam_testkit::whereabouts::Release;
+
+use crate::common::beside::{IFNAME, Ours, Site, old_add, old_del, old_given, pod, served};
+use crate::common::relay::{Fate, Relay, no_bug};
+
+const RANGE: &str = "10.1.2.0/26";
+
+/// The releases under CRDs that serve reservations: their own, the fork under the shipped ones.
+const RELEASES: [(Release, Option<Release>); 4] = [
+    (Release::V054, Some(Release::V054)),
+    (Release::V07, Some(Release::V07)),
+    (Release::V094, Some(Release::V094)),
+    (Release::Fork, None),
+];
+
+/// More requests than any call of this program sends here.
+const REQUESTS: usize = 5;
+
+/// Does something once, before the n-th request through a relay.
+fn before_request(relay: &Relay, number: usize, work: impl FnOnce() + Send + 'static) {
+    let (count, work) = (AtomicUsize::new(0), Mutex::new(Some(work)));
+    relay.decide(move |_| {
+        if count.fetch_add(1, Ordering::SeqCst) == number
+            && let Some(work) = work.lock().unwrap().take()
+        {
+            work();
+        }
+        Fate::Pass
+    });
+}
+
+/// An old node in a pool, and ours behind a relay in the same pool or in one that overlaps.
+struct Between {
+    site: Site,
+    relay: Relay,
+    ours: Ours,
+    old: Whereabouts,
+}
+
+impl Between {
+    fn new(kube: &Kube, release: Release, number: usize, ranges: [&str; 2]) -> Self {
+        let relay = Relay::to(kube, no_bug);
+        let site = Site::through(kube, Some(&relay.url()));
+        let (ours, old) = (Ours::of(number, &site, ranges[0]), site.old(release, ranges[1]));
+        Self { site, relay, ours, old }
+    }
+
+    /// A call of ours, with an ADD of the old node before its n-th request: what both were given.
+    fn add_before(&self, number: usize, container: &str) -> (IpAddr, Option<IpAddr>) {
+        let (old, address) = (self.old.clone(), Arc::new(Mutex::new(None)));
+        let found = address.clone();
+        let name = format!("old-{container}");
+        before_request(&self.relay, number, move || {
+            *found.lock().unwrap() = Some(old_given(old_add(&old, &name)));
+        });
+        let own = self.ours.add(container);
+        self.relay.pass();
+        let old = *address.lock().unwrap();
+        (own, old)
+    }
+
+    /// A DEL of ours, with a DEL of the old node before its n-th request, else after it.
+    fn del_before(&self, number: usize, container: &str, other: &str) {
+        let (old, name) = (self.old.clone(), other.to_owned());
+        let ran = Arc::new(AtomicBool::new(false));
+        let runs = ran.clone();
+        before_request(&self.relay, number, move || {
+            runs.store(true, Ordering::SeqCst);
+            old_del(&old, &name);
+        });
+        self.ours.del(container);
+        self.relay.pass();
+        if !ran.load(Ordering::SeqCst) {
+            old_del(&self.old, other);
+        }
+    }
+}
+
+#[test]
+fn an_old_call_comes_before_any_request_of_ours() {
+    for (release, crds) in RELEASES {
+        let kube = served(crds);
+        at_once(REQUESTS + 1, |number| {
+            let between = Between::new(kube, release, number, [RANGE, RANGE]);
+            let Between { site, ours, old, .. } = &between;
+            let when = format!("{release:?}: {} before {number}", ours.kind);
+            // The first address is free: the fork has a key of its own for it. The pool is missing
+            // first, and then empty.
+            for name in ["cold", "warm"] {
+                let (own, other) = between.add_before(number, name);
+                assert_ne!(Some(own), other, "{when}");
+                let Some(other) = other else {
+                    ours.del(name);
+                    continue;
+                };
+                let theirs = format!("old-{name}");
+                site.assert_held(release, [(name, own), (&theirs, other)], &when);
+                between.del_before(number, name, &theirs);
+                site.assert_released(release, &when);
+            }
+
+            // Both release the same.
+            ours.add("both");
+            between.del_before(number, "both", "both");
+            assert!(site.held().is_empty(), "{when}");
+            let again = old_given(old_add(old, "again"));
+            assert_ne!(ours.add("last"), again, "{when}");
+        });
+    }
+}
+
+#[test]
+fn an_old_call_in_a_pool_that_overlaps_comes_before_any_request_of_ours() {
+    for (release, crds) in RELEASES.into_iter().filter(|(release, _)| *release != Release::Fork) {
+        let kube = served(crds);
+        at_once(REQUESTS + 3, |number| {
+            let between = Between::new(kube, release, number, [RANGE, "10.1.2.0/27"]);
+            let Between { site, ours, old, .. } = &between;
+            let when = format!("{release:?}: {} before {number}", ours.kind);
+            let before = old_given(old_add(old, "before"));
+            let (own, other) = between.add_before(number, "ours");
+            let all = [("before", before), ("ours", own)].into_iter();
+            site.assert_held(release, all.chain(other.map(|other| ("old-ours", other))), &when);
+            ours.del("ours");
+            ["before", "old-ours"].iter().for_each(|container| old_del(old, container));
+            site.assert_empty(&when);
+        });
+    }
+}
+
+#[test]
+fn a_late_del_frees_nothing_that_an_old_node_gave_to_the_next_sandbox() {
+    for crds in [Some(Release::V094), None] {
+        let kube = served(crds);
+        for kind in [Ours::chain, Ours::alone] {
+            let site = Site::new(kube);
+            let (ours, old) = (kind(&site, RANGE), site.old(Release::V094, RANGE));
+            let own = ours.add("c1");
+            let next = || old.add("c2", IFNAME, &pod("c1"));
+            assert_eq!(old_given(next()), own, "{}", ours.kind);
+            ours.del("c1");
+            site.assert_held(Release::V094, [("c2", own)], ours.kind);
+            ours.del("c1");
+            site.assert_held(Release::V094, [("c2", own)], ours.kind);
+            old.del("c2", IFNAME, &pod("c1")).run().unwrap();
+            site.assert_empty(ours.kind);
+
+            // A node with this program releases it, too.
+            ours.add("c1");
+            old_given(next());
+            kind(&site, RANGE).del("c2");
+            site.assert_empty(ours.kind);
+            ours.del("c1");
+            site.assert_empty(ours.kind);
+        }
+    }
+}

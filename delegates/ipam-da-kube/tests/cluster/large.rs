@@ -1,0 +1,108 @@
+//! Large pools: the size limit of the API server, and what the server tracks of each key.
+
+use ipam_testkit::node::addresses;
+use ipam_testkit::whereabouts::{Crds, POOLS};
+use serde_json::{Map, Value, json};
+
+use crate::common::node::{Node, POOL, SUBNET};
+use crate::common::{Desk, v094};
+
+const WIDE: &str = "10.1.0.0/16";
+
+/// Entries from a key on, whose ids have so many letters.
+fn entries(from: usize, count: usize, length: usize) -> Value {
+    let entry = |key: usize| {
+        let id = key.to_string() + &"0".repeat(length);
+        (key.to_string(), json!({"id": id, "podref": "ns/web", "ifname": "eth0"}))
+    };
+    (from..from + count).map(entry).collect::<Map<_, _>>().into()
+}
+
+#[test]
+fn a_pool_at_its_size_limit_is_told_and_nothing_is_left() {
+    let desk = Desk::new(&Crds::shipped());
+    let node = Node::of(&desk).with_subnets(&[WIDE]).with("timeout", "20s");
+    let held = node.add("c1");
+    let path = desk.objects().path(POOLS, "10.1.0.0-16");
+    let (mut next, mut size) = (1000, 0);
+    // In smaller and smaller steps up to the limit.
+    for length in [700_000, 100_000, 10_000, 1_000, 100, 10] {
+        loop {
+            let change = json!({"spec": {"allocations": entries(next, 1, length)}}).to_string();
+            let answer = desk.client.ask("PATCH", &path, change.as_bytes());
+            if answer.status != 200 {
+                assert_eq!(answer.status, 500, "{}", answer.text());
+                break;
+            }
+            (next, size) = (next + 1, size + length);
+        }
+    }
+    assert!(size > 1_500_000, "{size}");
+    let count = desk.objects().allocations("10.1.0.0-16").len();
+    for _ in 0..2 {
+        let (code, text) = node.call("ADD", "c2").failure();
+        assert_eq!(code, 100, "{text}");
+        for part in ["10.1.0.0-16", "size limit", "divide the range among several pools"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(!text.contains("unknown"), "{text}");
+    }
+    assert_eq!(desk.objects().allocations("10.1.0.0-16").len(), count);
+    assert_eq!(desk.objects().reservations().len(), 1);
+    // The other pools of the call have no entry either.
+    let both = Node::of(&desk).with_subnets(&["10.0.0.0/24", WIDE, "fd00:1::/64"]);
+    let both = both.with("timeout", "20s");
+    let (code, text) = both.call("ADD", "c2").failure();
+    assert_eq!(code, 100, "{text}");
+    assert_eq!(desk.objects().held().len(), count);
+    assert_eq!(desk.objects().reservations().len(), 1);
+    assert_eq!(addresses(&node.add("c1")), addresses(&held));
+    node.call("STATUS", "").success();
+    node.del("c1");
+    assert_eq!(desk.objects().allocations("10.1.0.0-16").len(), count - 1);
+    assert!(desk.objects().reservations().is_empty());
+}
+
+#[test]
+fn the_server_is_told_once_to_track_no_keys() {
+    let desk = Desk::new(&v094());
+    let node = Node::of(&desk).with_subnets(&[WIDE]).with("timeout", "20s");
+    desk.objects().create_pool("", WIDE, &entries(1000, 1000, 64));
+    let tracked = || {
+        let pool = desk.objects().pool("10.1.0.0-16").unwrap();
+        pool["metadata"]["managedFields"].to_string().contains("f:1500")
+    };
+    assert!(tracked());
+    node.add("c1");
+    assert!(!tracked());
+    let managed = || {
+        let pool = desk.objects().pool("10.1.0.0-16").unwrap();
+        pool["metadata"]["managedFields"].clone()
+    };
+    let after_first = managed();
+    // A patch that reset it again would be seen by what another manager writes.
+    let mark = json!({"metadata": {"labels": {"test": "1"}}});
+    desk.patch(POOLS, "10.1.0.0-16", &mark);
+    let labelled = managed();
+    node.add("c2");
+    assert_eq!(managed(), labelled, "after the first: {after_first}");
+    node.del("c1");
+    assert!(!tracked());
+}
+
+#[test]
+fn a_pool_with_an_atomic_map_is_left_as_it_is() {
+    let desk = Desk::new(&Crds::shipped());
+    let node = Node::of(&desk);
+    desk.objects().create_pool("", SUBNET, &entries(100, 20, 64));
+    let managed = || {
+        let pool = desk.objects().pool(POOL).unwrap();
+        let managed = pool["metadata"]["managedFields"].as_array().cloned();
+        managed.unwrap_or_default().iter().map(|of| of["manager"].clone()).collect::<Vec<_>>()
+    };
+    let before = managed();
+    assert!(!before.is_empty());
+    node.add("c1");
+    let after = managed();
+    assert!(before.iter().all(|manager| after.contains(manager)), "{before:?}: {after:?}");
+}

@@ -1,0 +1,25 @@
+//! The program beside real API servers, one for each set of definitions: what a call does to objects
+//! that others share, what it does in trouble, and what is left when it is killed.
+
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+mod beside;
+#[path = "../common/mod.rs"]
+mod common;
+mod deploy;
+mod end_to_end;
+mod kills;
+mod large;
+mod old_attachments;
+mod on_the_way;
+mod overlap;
+mod people;
+mod readme;
+mod renamed;
+mod repair;
+mod requests;
+mod restored;
+mod sandboxes;
+mod suites;
+mod trouble;
+mod without_reservations;

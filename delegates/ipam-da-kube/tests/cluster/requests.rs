@@ -1,0 +1,141 @@
+//! The requests of each call. A call sends no others.
+
+use std::collections::BTreeMap;
+
+use ipam_testkit::node::{addresses, at_once, given};
+use ipam_testkit::pages::Page;
+use ipam_testkit::whereabouts::Crds;
+use serde_json::{Value, json};
+
+use crate::common::node::Node;
+use crate::common::relay::Relay;
+use crate::common::{Desk, v094};
+
+/// A desk whose nodes reach the server through a relay, which counts.
+struct Counter {
+    desk: Desk,
+    relay: Relay,
+}
+
+const GET: &str = "GET ippools/10.1.2.0-24 200";
+const GET_MISSING: &str = "GET ippools/10.1.2.0-24 404";
+const PATCH: &str = "PATCH ippools/10.1.2.0-24 200";
+const LIST: &str = "LIST ippools 200";
+const MAKE: &str = "POST ippools 201";
+const RESERVE: &str = "POST overlappingrangeipreservations 201";
+
+impl Counter {
+    fn new(crds: &Crds) -> Self {
+        let desk = Desk::new(crds);
+        let relay = desk.relayed();
+        Self { desk, relay }
+    }
+
+    fn node(&self, name: &str) -> Node {
+        Node::of(&self.desk).named(name)
+    }
+
+    #[track_caller]
+    fn assert_sends(&self, expected: &[&str], done: impl FnOnce()) {
+        assert_eq!(self.relay.during(done), expected);
+    }
+}
+
+fn reservation(verb: &str, address: &str) -> String {
+    format!("{verb} overlappingrangeipreservations/{address} 200")
+}
+
+#[test]
+fn with_reservations() {
+    let counter = Counter::new(&v094());
+    let (node, other) = (counter.node("node-1"), counter.node("node-2"));
+    counter.assert_sends(&[LIST, GET_MISSING, MAKE, RESERVE], || drop(node.add("first")));
+    let mut result = Value::Null;
+    counter.assert_sends(&[GET, PATCH, RESERVE], || result = node.add("c1"));
+    let address = addresses(&result).swap_remove(0);
+    let confirm = reservation("PATCH", &address);
+    counter.assert_sends(&[GET, &confirm], || result = node.add("c1"));
+    counter.assert_sends(&[GET], || drop(node.check("c1", &result).success()));
+    let delete = reservation("DELETE", &address);
+    counter.assert_sends(&[&delete, PATCH], || drop(node.del_known("c1", &result).success()));
+    // The pool shows what is left to release.
+    counter.assert_sends(&[GET], || node.del("c1"));
+    counter.assert_sends(&[GET], || node.del("unknown"));
+    // Another node meets the pool, and takes the address that is free.
+    counter.assert_sends(&[LIST, GET, PATCH, RESERVE], || drop(other.add("c2")));
+    // Without its leases a DEL reads the present state of each.
+    let read = reservation("GET", &address);
+    counter.assert_sends(&[GET, &read, &delete, PATCH], || other.del("c2"));
+    let ready = ["PATCH ippools/ipam-delegated-status 404"];
+    counter.assert_sends(&ready, || drop(node.call("STATUS", "").success()));
+}
+
+#[test]
+fn a_del_that_nothing_helps_lists_the_pools() {
+    let counter = Counter::new(&v094());
+    let node = counter.node("node-1");
+    let result = node.add("c1");
+    let address = addresses(&result).swap_remove(0);
+    let (get, delete) = (reservation("GET", &address), reservation("DELETE", &address));
+    let without_pools = Node { pools: json!([]), ..counter.node("node-1") };
+    counter.assert_sends(&[LIST], || without_pools.del("unknown"));
+    // This node has another state folder, without a note.
+    counter.assert_sends(&[LIST, &get, &delete, PATCH], || without_pools.del("c1"));
+    assert_eq!(counter.desk.held(), [""; 0]);
+}
+
+#[test]
+fn without_reservations() {
+    let counter = Counter::new(&Crds::shipped());
+    let node = counter.node("node-1").with("overlapCheck", false);
+    counter.assert_sends(&[GET_MISSING, MAKE], || drop(node.add("first")));
+    let mut result = Value::Null;
+    counter.assert_sends(&[GET, PATCH], || result = node.add("c1"));
+    counter.assert_sends(&[GET, PATCH], || result = node.add("c1"));
+    counter.assert_sends(&[GET], || drop(node.check("c1", &result).success()));
+    counter.assert_sends(&[PATCH], || drop(node.del_known("c1", &result).success()));
+    counter.assert_sends(&[GET, PATCH], || node.del("first"));
+}
+
+#[test]
+fn pools_that_overlap_are_read_and_changed_along() {
+    let counter = Counter::new(&v094());
+    let wide = counter.node("node-1").with_subnets(&["10.1.0.0/16"]);
+    wide.add("wide");
+    let node = counter.node("node-2");
+    let (get_wide, patch_wide) = ("GET ippools/10.1.0.0-16 200", "PATCH ippools/10.1.0.0-16 200");
+    let first = [LIST, GET_MISSING, get_wide, MAKE, RESERVE, patch_wide];
+    counter.assert_sends(&first, || drop(node.add("c1")));
+    // A node that knows both lists nothing.
+    let later = [GET, get_wide, PATCH, RESERVE, patch_wide];
+    counter.assert_sends(&later, || drop(node.add("c2")));
+    counter.assert_sends(&later, || drop(node.add("c3")));
+}
+
+#[test]
+fn calls_at_once_send_no_more() {
+    let counter = Counter::new(&v094());
+    let node = counter.node("node-1");
+    node.add("first");
+    const CALLS: usize = 20;
+    let sent =
+        counter.relay.during(|| at_once(CALLS, |number| drop(node.add(&format!("c{number}")))));
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    sent.iter().for_each(|line| *counts.entry(line).or_default() += 1);
+    assert_eq!(counts, BTreeMap::from([(GET, CALLS), (PATCH, CALLS), (RESERVE, CALLS)]));
+    let results: Vec<Value> = (0..CALLS).map(|number| node.add(&format!("c{number}"))).collect();
+    let sent = counter.relay.during(|| {
+        at_once(CALLS, |number| {
+            let given = given(&results[number]);
+            node.call_with("DEL", &format!("c{number}"), &given).success();
+        });
+    });
+    assert_eq!(sent.len(), 2 * CALLS, "{sent:#?}");
+}
+
+#[test]
+fn the_page_says_how_many_they_are() {
+    let sizes = Page::read("delegates/ipam-da-kube/README.md").section("Sizes").to_owned();
+    let says = "ADD 3, DEL 2, CHECK and STATUS 1; without `overlapCheck` ADD 2 and DEL 1.";
+    assert!(sizes.contains(says), "{sizes}");
+}
