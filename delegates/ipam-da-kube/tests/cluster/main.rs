@@ -6,6 +6,7 @@
 mod beside;
 #[path = "../common/mod.rs"]
 mod common;
+mod contention;
 mod deploy;
 mod end_to_end;
 mod kills;

@@ -3,3 +3,4 @@
 
 mod amid_ours;
 mod amid_theirs;
+mod networks;

@@ -1,6 +1,7 @@
 //! The whole chain on nodes of a cluster: through Debian's bridge plugin, for pods with several
 //! interfaces, for pods and nodes that go, and by the verbs for people.
 
+mod bridge;
 mod deployed;
 mod nodes;
 mod pods;
