@@ -233,10 +233,13 @@ pub const WHEREABOUTS_DIFFERENCES: &[&str] = &[
     "`gateway` goes to addresses of its family; whereabouts adds it to those of both.",
     "`ipRanges` that overlap are an error that names both; whereabouts may give a container one \
      address twice.",
-    "A network without a range is an error; whereabouts succeeds without an address.",
+    "A bound of `ipRanges` that is not usable, and a bound of `range` that is not an address, is \
+     an error; whereabouts ignores it.",
+    "A network that gives a pod no address is an error; whereabouts succeeds without one.",
     "An address that CNI_ARGS, `runtimeConfig.ips` or `args.cni.ips` requests inside a range is \
      claimed, and error 102 if another container holds it; whereabouts reads CNI_ARGS alone, and \
      claims nothing.",
+    "Such an address needs no prefix length; whereabouts fails without one.",
     "A pod's next sandbox gets its addresses if the pod has the same uid; whereabouts compares \
      namespace and name.",
     "DEL and CHECK use the record of the ADD: the configuration may be edited or stripped, and \

@@ -217,8 +217,8 @@ impl<'a> Moved<'a> {
     }
 
     #[track_caller]
-    fn follow(&self, heading: &str, kind: &str) {
-        for (command, expected) in self.admin.page.commands(heading, kind) {
+    fn follow(&self, heading: &str) {
+        for (command, expected) in self.admin.page.commands(heading, "console on the node") {
             let shell = self.host.host.enter("/bin/sh");
             let folder = self.admin.folder.path();
             assert_prints(shell, &self.admin.cluster.kubeconfig(), folder, &command, &expected);
@@ -261,7 +261,7 @@ fn a_node_moves_and_goes_back_and_each_side_releases_what_the_other_gave() {
     assert!(node.is_ours());
 
     assert_eq!(node.call("ADD", "after", "net1", &node.network).ips(), ["192.168.2.226/28"]);
-    node.follow("Check", "console on the node");
+    node.follow("Check");
     // Multus attaches a network twice by two interfaces.
     assert_eq!(node.call("ADD", "after", "net2", &node.network).ips(), ["192.168.2.227/28"]);
     assert_eq!(admin.add_before("elsewhere"), "192.168.2.228");
@@ -286,15 +286,18 @@ fn a_node_moves_and_goes_back_and_each_side_releases_what_the_other_gave() {
     assert!(!node.is_ours());
     assert_eq!(fs::read(node.host.host.path("/opt/cni/bin/ipam-delegated")).unwrap(), own);
     until("the login is ours again", || node.has_own_login());
-    let heading = "If the pod of whereabouts returns by itself";
-    node.follow(heading, "console on the node");
+    let lint = node.lint();
+    assert!(
+        lint.contains("warning: /opt/cni/bin/whereabouts is not this program any more"),
+        "{lint}"
+    );
     admin.del_before("third");
     assert_eq!(admin.add_before("fourth"), "192.168.2.225");
     assert!(node.host.init().contains("copy ipam-delegated to whereabouts\n"));
     assert!(node.is_ours());
-    node.host.host.settings(&json!({"gcGrace": "1ms"}));
+    node.host.host.settings(&json!({"gcGrace": "1ms", "kubeconfigDirs": [SETTINGS]}));
     node.host.host.shell("mkdir /var/lib/cni/results");
-    node.follow(heading, "console on the node again");
+    node.follow("If the pod of whereabouts returns by itself");
     assert_eq!(admin.held(), ["192.168.2.225 fourth", "192.168.2.228 elsewhere"]);
 
     // Back.

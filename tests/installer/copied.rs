@@ -38,7 +38,7 @@ fn assert_copied(site: &Site) {
 }
 
 #[test]
-fn a_copy_keeps_the_plugin_and_what_overwrites_it_hits_no_program_of_ours() {
+fn a_pod_that_overwrites_the_copy_leaves_ipam_delegated_as_it_is() {
     let site = site();
     let before = site.contents();
     site.install(&["--preset", NAME]);
@@ -66,7 +66,7 @@ fn a_copy_keeps_the_plugin_and_what_overwrites_it_hits_no_program_of_ours() {
 }
 
 #[test]
-fn an_upgrade_refreshes_a_copy_also_after_a_run_that_was_killed() {
+fn an_upgrade_refreshes_a_copy_even_after_a_killed_run() {
     let site = site();
     site.install(&["--preset", NAME]);
     let first = site.read(NAME);
@@ -85,7 +85,7 @@ fn an_upgrade_refreshes_a_copy_also_after_a_run_that_was_killed() {
 }
 
 #[test]
-fn a_link_of_before_becomes_a_copy_and_a_plugin_that_overwrote_a_copy_is_left() {
+fn a_link_becomes_a_copy_and_uninstall_leaves_a_plugin_that_overwrote_it() {
     let site = site();
     site.install(&[]);
     let link = site.plugins.join(NAME);
