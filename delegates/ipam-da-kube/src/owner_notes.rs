@@ -234,3 +234,32 @@ fn read_notes(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<(String, S
 
 /// Beside the notes of pools.
 const OWNERS: &str = "owners";
+
+#[cfg(test)]
+mod tests {
+    use ipam_kit::allocate::Scope;
+    use ipam_kit::cni::{ContainerId, IfName};
+
+    use super::*;
+
+    #[test]
+    fn a_change_that_was_not_made_leaves_the_note_of_another_node() {
+        let folder = tempfile::tempdir().unwrap();
+        let notes = OwnerNotes { folder: folder.path().join(OWNERS) };
+        let [one, other] = ["node-1", "node-2"].map(|node| Owner {
+            scope: Scope { node: node.to_owned(), network: NetworkName::parse("net").unwrap() },
+            container: ContainerId::parse("c1").unwrap(),
+            ifname: IfName::parse("eth0").unwrap(),
+        });
+        let lease = |address: &str| Lease::bare(address.parse().unwrap(), "r1".into());
+        notes.remember(&one, 1, vec![lease("10.1.2.2/24")]);
+        let before = notes.doubt(&other, vec![lease("10.1.2.3/24")]);
+        let doubted = notes.of(&other).unwrap();
+        assert!(doubted.unsure && doubted.node == "node-2");
+        assert_eq!(doubted.leases, [lease("10.1.2.3/24")]);
+        notes.restore(&other, before);
+        let restored = notes.of(&one).unwrap();
+        assert!(!restored.unsure && restored.node == "node-1");
+        assert_eq!(restored.leases, [lease("10.1.2.2/24")]);
+    }
+}

@@ -95,3 +95,17 @@ fn a_lease_of_another_network_on_the_same_pool_is_told_apart() {
     one.gc(&["c1"]).ended_well();
     assert!(desk.held().contains(&"10.1.2.4 o1".to_owned()));
 }
+
+#[test]
+fn a_reservation_belongs_to_its_entry_where_pools_overlap() {
+    let desk = Desk::new(&v094());
+    Node::of(&desk).add("c1");
+    // 10.1.2.2 in the other pool.
+    let entry = json!({"514": {"id": "w1", "podref": "ns/w1", "ifname": "eth0"}});
+    desk.objects().create_pool("", "10.1.0.0/16", &entry);
+    let other = Node { pools: json!([]), ..Node::of(&desk).named("node-2") };
+    let rows = other.typed(&["list", "--json"]).success();
+    let mut seen = members(&rows, &["address", "containerID", "node"]);
+    seen.sort();
+    assert_eq!(seen, [["10.1.2.2", "c1", "node-1"], ["10.1.2.2", "w1", "null"]]);
+}
