@@ -75,7 +75,7 @@ fn without<'a>(
     let pool = Pool::new(None, range.parts_between(holes));
     match (&pool, requested.last()) {
         (None, Some(last)) => {
-            let error = last.refused(&format!("the last address of {}", range.place));
+            let error = last.refused(&format!("the only address left in {}", range.place));
             Err(error.advise(r#"set "requested": "instead" in ipam to give the pod no other one"#))
         }
         _ => Ok(pool),

@@ -245,7 +245,7 @@ mod tests {
             "CNI_ARGS IP: 10.0.0.1 is the second request for ipam.range, after 10.0.0.2 of CNI_ARGS IP",
         );
         let both = Call::ipam(json!({"range": "10.0.0.0/30"})).args("IP=10.0.0.2,10.0.0.1");
-        let details = both.err(101, "CNI_ARGS IP: 10.0.0.1 is the last address of ipam.range");
+        let details = both.err(101, "CNI_ARGS IP: 10.0.0.1 is the only address left in ipam.range");
         assert!(details.contains(r#"set "requested": "instead""#), "{details}");
         let word = Call::ipam(json!({"range": "10.0.0.0/30", "requested": "both"}));
         word.err(7, r#"ipam.requested: unknown word "both": expected "beside" or "instead""#);

@@ -73,5 +73,8 @@ fn an_address_that_a_pod_asks_for_is_claimed_beside_one_of_the_range() {
         site.call("DEL", container, "", &json!({})).ended_well();
     }
     assert_eq!(site.entries("blue-10.240.0.0-28"), []);
+    let fixed = json!({"addresses": ipam["addresses"]});
+    assert_eq!(site.call("ADD", "c", "", &fixed).ips(), ["10.240.9.9/24"]);
+    site.call("DEL", "c", "", &fixed).ended_well();
     assert_eq!(objects.reservations().len(), 0);
 }
