@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use ipam_testkit::kube::{Client, Kube, Kubeconfig};
-use ipam_testkit::whereabouts::{Objects, Release, Served};
+use ipam_testkit::kube::{Client, Kubeconfig};
+use ipam_testkit::whereabouts::{Objects, Release};
 use ipam_testkit::world::{Outcome, World, binary, start, wait};
 use serde_json::{Value, json};
 
@@ -12,20 +12,18 @@ struct Site {
     world: World,
     client: Client,
     namespace: String,
-    _served: Served,
 }
 
 impl Site {
     fn new() -> Self {
-        let kube = Kube::shared();
-        let served = Served::by(&Release::V094.crds());
+        let kube = Release::V094.crds().served();
         let (login, world) = (kube.admin(), World::new());
         let client = kube.client(&login);
         let namespace = client.create_namespace();
         let more = json!({"contexts": [{"context": {"namespace": namespace}}]});
         Kubeconfig::of(kube, &login).more(&more).write(&world.path("kubeconfig"));
         world.install(&binary("ipam-ds-whereabouts")).install(&binary("ipam-da-kube"));
-        Self { world, client, namespace, _served: served }
+        Self { world, client, namespace }
     }
 
     fn call(&self, verb: &str, container: &str, args: &str, ipam: &Value) -> Outcome {
