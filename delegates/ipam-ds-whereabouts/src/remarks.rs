@@ -1,14 +1,15 @@
 //! Keys of whereabouts without an effect, for `lint`.
 
 use ipam_kit::Request;
-use ipam_kit::keys::names;
+use ipam_kit::keys::{MisspeltKey, misspelt_inside, names};
 use serde_json::Value;
 
-use crate::config::WITHOUT_EFFECT;
+use crate::config::{KEYS, WITHOUT_EFFECT};
 use crate::flat_file::FlatFile;
 use crate::written::WrittenPlace;
 
-/// Returns a text for each key of the network and of the flat file that has no effect.
+/// Returns a text for each key of the network and of the flat file that has no effect, or is
+/// misspelt.
 pub(crate) fn without_effect(request: &Request, flat: Option<&FlatFile>) -> Vec<String> {
     let config = request.network.config();
     let mut places: Vec<String> = Vec::new();
@@ -21,7 +22,9 @@ pub(crate) fn without_effect(request: &Request, flat: Option<&FlatFile>) -> Vec<
         places.push("args.pool".to_owned());
     }
     let idle = places.into_iter().map(|place| format!("{place} has no effect"));
-    idle.chain(flat.into_iter().flat_map(FlatFile::misspelt)).collect()
+    let misspelt = misspelt_inside(request.network.ipam(), KEYS, "ipam");
+    let misspelt = misspelt.iter().map(MisspeltKey::warning);
+    idle.chain(misspelt).chain(flat.into_iter().flat_map(FlatFile::misspelt)).collect()
 }
 
 /// The keys of a section without an effect. The leases are in Kubernetes: other stores are refused.
@@ -47,7 +50,8 @@ mod tests {
     #[test]
     fn each_key_without_an_effect_is_named_on_status() {
         let ipam = json!({
-            "range": "10.0.0.0/24", "leader_lease_duration": 1500, "log_file": "/l", "sleep_for_race": null,
+            "rangeRules": "whereabouts", "ipRanges": [{"range": "10.0.0.0/24", "exclud": []}],
+            "leader_lease_duration": 1500, "log_file": "/l", "sleep_for_race": null,
             "datastore": "etcd", "kubernetes": {"kubeconfig": "/k", "k8s_api_root": "https://h"},
         });
         let flat = json!({"reconciler_cron_expression": "30 4 * * *", "datastore": "kubernetes", "gatway": "a"});
@@ -61,6 +65,7 @@ mod tests {
             "args.pool",
         ];
         let mut remarks = remarks.map(|place| format!("{place} has no effect")).to_vec();
+        remarks.push("ipam.ipRanges[0].exclud is ignored (did you mean exclude?)".to_owned());
         remarks.push("FLAT.gatway is ignored (did you mean gateway?)".to_owned());
         assert_eq!(call().verb("STATUS").ok()["remarks"], json!(remarks));
         assert_eq!(call().ok().get("remarks"), None);
