@@ -1,10 +1,12 @@
 //! A preset that is a copy: the pod of the plugin that it replaces writes through links.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use ipam_testkit::world::names;
+use ipam_testkit::world::{names, start, wait};
+use serde_json::json;
 
 use super::{LIST, Site};
 
@@ -12,7 +14,10 @@ const NAME: &str = "whereabouts";
 
 /// A site with the plugin, and the delegates of its preset in the release.
 fn site() -> Site {
-    let site = Site::new();
+    with_delegates(Site::new())
+}
+
+fn with_delegates(site: Site) -> Site {
     site.package(NAME, "the plugin");
     for delegate in ["ipam-ds-whereabouts", "ipam-da-kube"] {
         site.program(delegate, "#!/bin/sh\n");
@@ -98,4 +103,29 @@ fn a_link_becomes_a_copy_and_uninstall_leaves_a_plugin_that_overwrote_it() {
     assert!(!text.contains("remove whereabouts"), "{text}");
     assert_eq!(names(&site.plugins), [NAME]);
     assert_eq!(site.read(NAME), b"the plugin again");
+}
+
+#[test]
+fn uninstall_waits_for_a_chain_that_runs_by_the_copy() {
+    let site = with_delegates(Site::real());
+    site.install(&["--preset", NAME]);
+    let pools = json!({"pools": [{"ranges": [{"subnet": "10.9.0.0/24"}]}]});
+    let selector = format!("{}; printf '{pools}'", site.world.gate("gate"));
+    site.world.delegate("ipam-ds-whereabouts", &selector);
+    site.world.allocator("ipam-da-kube", "10.9.0.2/24");
+    let mut adding = site.world.command_of(&site.plugins.join(NAME), "ADD", "c1");
+    adding.env("CNI_PATH", site.world.path("bin"));
+    let adding = start(adding, &site.world.network(json!([])));
+    site.world.at_gate("gate");
+    let mut uninstall = site.command(&["--uninstall", "--preset", NAME]);
+    let mut uninstall = uninstall.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(uninstall.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let waits = lines.any(|line| line.starts_with("waiting up to 10 s"));
+    let is_kept = site.plugins.join("whereabouts.orig").exists();
+    site.world.open_gate("gate");
+    assert!(waits && is_kept);
+    assert_eq!(wait(adding).ips(), ["10.9.0.2/24"]);
+    assert!(lines.all(|line| !line.contains("going on")));
+    assert!(uninstall.wait().unwrap().success());
+    assert_eq!(site.read(NAME), b"the plugin");
 }
