@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_needs_no_ranges() {
+    fn a_release_needs_neither_ranges_nor_a_flat_file() {
         for ipam in [json!({"range": 5}), json!({"range": "x"}), json!({"ipRanges": [{}]})] {
             for verb in ["DEL", "GC"] {
                 let answer = Call::ipam(ipam.clone()).verb(verb).ok();
@@ -144,6 +144,8 @@ mod tests {
                 assert_eq!(answer["pools"], json!([]));
             }
         }
+        let broken = Call::ipam(json!({"range": "10.0.0.0/24"})).flat("{").verb("DEL");
+        assert_eq!(broken.ok()["ipam"]["kube"]["kubeconfig"], "/k");
         let pools = Call::ipam(json!({"range": "10.0.0.0/24"})).verb("DEL").pools();
         assert_eq!(pools, ["10.0.0.1-10.0.0.254"]);
     }

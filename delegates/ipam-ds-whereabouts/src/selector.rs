@@ -27,7 +27,15 @@ impl Selector for FromWhereabouts {
         if request.is_strict() {
             refuse_other_letters(ipam, &names(KEYS), "ipam")?;
         }
-        let flat = FlatFile::find(config.configuration_path.as_deref())?;
+        let releases = matches!(request.verb, Verb::Del | Verb::Gc);
+        let flat = match FlatFile::find(config.configuration_path.as_deref()) {
+            // A release needs the login alone.
+            Err(error) if releases && config.kubernetes.is_some() => {
+                warn!("{}", error.in_full());
+                None
+            }
+            found => found?,
+        };
         if let Some(file) = flat.as_ref().filter(|_| request.is_strict()) {
             file.refuse_other_letters()?;
         }
@@ -41,7 +49,7 @@ impl Selector for FromWhereabouts {
             .and_then(|keys| offer::choose(keys, kube.has_network_name, request));
         let mut selection = match offered {
             // The allocator releases by the owner, with or without pools.
-            Err(error) if matches!(request.verb, Verb::Del | Verb::Gc) => {
+            Err(error) if releases => {
                 warn!("{}", error.in_full());
                 Selection::of([])
             }
@@ -50,7 +58,9 @@ impl Selector for FromWhereabouts {
         if !kube.members.is_empty() {
             selection.ipam = Map::from_iter([("kube".to_owned(), kube.members.into())]);
         }
-        selection.remarks.extend(without_effect(request, flat.as_ref()));
+        if request.verb == Verb::Status {
+            selection.remarks.extend(without_effect(request, flat.as_ref()));
+        }
         Ok(selection)
     }
 }
