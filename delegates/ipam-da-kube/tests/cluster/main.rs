@@ -9,6 +9,7 @@ mod common;
 mod contention;
 mod deploy;
 mod end_to_end;
+mod fleet;
 mod kills;
 mod large;
 mod old_attachments;
