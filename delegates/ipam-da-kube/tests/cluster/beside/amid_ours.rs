@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use ipam_testkit::kube::Kube;
 use ipam_testkit::node::at_once;
-use ipam_testkit::old::whereabouts::Whereabouts;
+use ipam_testkit::old::whereabouts::{Call, Whereabouts};
 use ipam_testkit::whereabouts::Release;
+use ipam_testkit::world::full_size;
 
 use crate::common::beside::{IFNAME, Ours, Site, old_add, old_del, old_given, pod, served};
 use crate::common::relay::{Fate, Relay, no_bug};
@@ -133,6 +134,53 @@ fn an_old_call_in_a_pool_that_overlaps_comes_before_any_request_of_ours() {
             ours.del("ours");
             ["before", "old-ours"].iter().for_each(|container| old_del(old, container));
             site.assert_empty(&when);
+        });
+    }
+}
+
+/// The end of an old ADD: its address, or none after a DEL.
+fn ended(old: &Whereabouts, call: Call) -> Option<IpAddr> {
+    let given = call.run().ok().map(|addresses| addresses[0]);
+    if given.is_none() {
+        old_del(old, "late");
+    }
+    given
+}
+
+/// An ADD of an old node has seen that an address is not reserved, and writes its entry later.
+#[test]
+fn an_old_entry_in_a_pool_that_overlaps_comes_before_any_request_of_ours() {
+    let releases = if full_size() { &RELEASES[..3] } else { &RELEASES[2..3] };
+    for (release, crds) in releases {
+        let kube = served(*crds);
+        at_once(REQUESTS + 3, |number| {
+            let between = Between::new(kube, *release, number, ["10.1.2.0/27", RANGE]);
+            let Between { site, relay, ours, old } = &between;
+            let when = format!("{release:?}: {} before {number}", ours.kind);
+            // Both pools exist, and ours knows the other.
+            let first = old_given(old_add(old, "first"));
+            ours.add("first-of-ours");
+            old_del(old, "first");
+            ours.del("first-of-ours");
+
+            let mut late = old_add(old, "late");
+            let look = format!("GET overlappingrangeipreservations/{first} 404");
+            assert!(late.any(|step| step == look), "{when}");
+            let late = Arc::new(Mutex::new(Some(late)));
+            let its = late.clone();
+            before_request(relay, number, move || {
+                its.lock().unwrap().as_mut().and_then(Call::step);
+            });
+            let own = ours.add("ours");
+            relay.pass();
+            let late = ended(old, late.lock().unwrap().take().unwrap());
+            let next = old_given(old_add(old, "next"));
+            let mut holders = vec![("ours", own), ("next", next)];
+            holders.extend(late.map(|address| ("late", address)));
+            site.assert_held(*release, holders, &when);
+            ours.del("ours");
+            ["late", "next"].into_iter().for_each(|name| old_del(old, name));
+            site.assert_released(*release, &when);
         });
     }
 }

@@ -4,3 +4,4 @@
 mod amid_ours;
 mod amid_theirs;
 mod networks;
+mod pace;
