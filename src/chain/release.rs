@@ -6,7 +6,7 @@ use log::warn;
 use serde_json::Value;
 
 use super::exec::{DelegateCall, DelegateFailure, DelegateOutput};
-use super::record::Run;
+use super::record::{Run, Workload};
 use super::refreshed_run::{recorded_step, refresh_run};
 use super::session::Session;
 use ipam_kit::cni::{Attachment, IpConfig, IpamResult, Network, Verb};
@@ -95,10 +95,12 @@ fn release(
     call.run().map(drop).map_err(|failure| refreshed.explain_failure(failure))
 }
 
-/// ADD of a recorded delegate once more, with these settings, for the leases that it gave.
+/// ADD of a recorded delegate once more, with these settings, for the leases that it gave to a
+/// workload.
 pub(crate) fn claim_again(
     session: &Session<'_>,
     target: NetworkAttachment<'_>,
+    workload: &Workload,
     run: &Run,
     leases: &[Value],
 ) -> Result<DelegateOutput, DelegateFailure> {
@@ -106,7 +108,8 @@ pub(crate) fn claim_again(
     let input = DelegateInput { leases, purpose: Purpose::Reassert, ..DelegateInput::default() };
     let stdin = run.stdin(target.network, &IpamResult::default(), input)?;
     let step = &recorded_step(session, run);
-    let environment = session.environment_for(target.attachment);
+    let mut environment = session.environment_for(target.attachment);
+    environment.set("CNI_ARGS", workload.to_cni_args());
     let time = session.timeout();
     DelegateCall { step, verb: Verb::Add, environment, stdin, time }.run()
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use ipam_testkit::world::with;
+use ipam_testkit::world::{start, wait, with};
 use serde_json::{Value, json};
 
 use super::{NAME, Reasserting, fate, fates, network, world};
@@ -10,7 +10,10 @@ use super::{NAME, Reasserting, fate, fates, network, world};
 #[test]
 fn what_is_held_is_claimed_again_and_then_the_store_is_accepted() {
     let world = world();
-    world.add(&["c1"]);
+    let mut command = world.command("ADD", "c1");
+    command.env("CNI_ARGS", "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;IP=10.0.0.9");
+    wait(start(command, &network(&world))).success();
+    world.take_calls();
     let record = fs::read(world.record("c1")).unwrap();
 
     let dry = world.reassert(&[]);
@@ -57,7 +60,10 @@ fn what_is_held_is_claimed_again_and_then_the_store_is_accepted() {
     );
     let recorded = world.lines("c1").into_iter().find(|line| line["event"] == "running").unwrap();
     assert_eq!(claim["stdin"]["ipam"], recorded["ipam"]);
-    assert_eq!(fs::read_to_string(seen).unwrap(), "eth0 /run/netns/none <>\n");
+    assert_eq!(
+        fs::read_to_string(seen).unwrap(),
+        "eth0 /run/netns/none <IgnoreUnknown=1;K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=shop>\n"
+    );
     assert_eq!(world.accepted(), ["net a"]);
     assert_eq!(fs::read(world.record("c1")).unwrap(), record, "an answer is not recorded");
 }

@@ -35,6 +35,16 @@ impl Workload {
         self.0.is_empty()
     }
 
+    /// The pairs as `CNI_ARGS`; empty without any.
+    pub(crate) fn to_cni_args(&self) -> String {
+        if self.is_empty() {
+            return String::new();
+        }
+        let pairs = self.0.iter().filter_map(|(key, value)| Some((key, value.as_str()?)));
+        let pairs = pairs.map(|(key, value)| format!(";{key}={value}"));
+        format!("IgnoreUnknown=1{}", pairs.collect::<String>())
+    }
+
     /// The namespace and the name of the pod.
     pub(crate) fn pod(&self) -> Option<(&str, &str)> {
         Some((self.0.get(Self::NAMESPACE)?.as_str()?, self.0.get(Self::POD)?.as_str()?))
@@ -59,6 +69,8 @@ mod tests {
             r#"{"K8S_POD_NAME":"web-0","K8S_POD_NAMESPACE":"shop","K8S_POD_UID":"u1","NOMAD_ALLOC_ID":"a1"}"#
         );
         assert_eq!(workload.pod(), Some(("shop", "web-0")));
+        let args = Args::parse(&workload.to_cni_args());
+        assert_eq!(Workload::of(&args), workload);
         assert_eq!(Workload::of(&Args::parse("K8S_POD_NAME=web")).pod(), None);
     }
 }

@@ -9,7 +9,7 @@ use super::{ClaimOutcome, Reassertion};
 use crate::chain::exec::DelegateOutput;
 use crate::chain::gc::BUSY;
 use crate::chain::record::{
-    AddOutcome, DelegateRun, Granted, Held, Opened, Record, RecordFile, Run, now,
+    AddOutcome, DelegateRun, Granted, Held, Opened, Record, RecordFile, Run, Workload, now,
 };
 use crate::chain::refreshed_run::{recorded_step, refresh_run};
 use crate::chain::release::{NetworkAttachment, claim_again};
@@ -115,7 +115,9 @@ impl Reassertion<'_> {
             let mut row = row(network.name(), attachment, record, record.state().as_str());
             row.set("addresses", granted.ips.clone().into());
             row.set_text("allocator", &run.delegate);
-            let outcome = self.claim(session, target, run, granted, is_struck);
+            let outcome =
+                self.claim(session, target, &attempt.header.workload, run, granted, is_struck);
+            let outcome = outcome.map_err(|error| self.keep_from_accepting(network.name(), error));
             self.push_row(row, outcome);
         }
         let Some(file) = file.filter(|_| claimed.runs != attempt.runs) else { return Ok(()) };
@@ -128,12 +130,34 @@ impl Reassertion<'_> {
         claimed.events().iter().try_for_each(|event| file.append(event))
     }
 
+    /// Keeps the stores of a network from being accepted if a failed claim may succeed later: an ADD
+    /// would give the address to another container. An address that another container holds cannot
+    /// be claimed any more.
+    fn keep_from_accepting(&mut self, network: &NetworkName, error: Error) -> Error {
+        let is_final = [
+            ErrorCode::TAKEN,
+            ErrorCode::NOT_IN_POOL,
+            ErrorCode::EXHAUSTED,
+            ErrorCode::DELEGATE,
+            ErrorCode::RECORD,
+            ErrorCode::UNSERVED,
+        ];
+        if is_final.contains(&error.code()) || self.unclear.contains(network) {
+            return error;
+        }
+        self.unclear.push(network.clone());
+        error.advise(format!(
+            "correct the cause and run reassert again; until then no store of {network} is accepted"
+        ))
+    }
+
     /// Claims what one allocator gave. `granted` gets the leases of the answer; with other settings
     /// than the recorded ones, `run` becomes what was claimed with.
     fn claim(
         &mut self,
         session: &Session<'_>,
         target: NetworkAttachment<'_>,
+        workload: &Workload,
         run: &mut Run,
         granted: &mut Granted,
         is_struck: bool,
@@ -169,7 +193,7 @@ impl Reassertion<'_> {
         }
         // The recorded answer belongs to other settings.
         let leases = if other.is_some() { &[][..] } else { &granted.leases };
-        let answer = claim_again(session, target, &renewed, leases)?;
+        let answer = claim_again(session, target, workload, &renewed, leases)?;
         let answered = confirm(granted, answer).map_err(|error| error.within(&run.delegate))?;
         if let Some(other) = other {
             *run = other;

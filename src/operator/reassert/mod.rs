@@ -101,7 +101,8 @@ struct Reassertion<'a> {
     state: StateDir,
     reaches: Reaches,
     stores: Stores,
-    /// Networks whose stores are not accepted: the store of a claim is unknown.
+    /// Networks whose stores are not accepted: the store of a claim is unknown, or a claim that has
+    /// failed may succeed later.
     unclear: Vec<NetworkName>,
     rows: Vec<Row>,
     /// A dry run has found something to do.
