@@ -81,6 +81,16 @@ impl Kube {
         self.session.credentials().cluster()
     }
 
+    /// Whether other credentials lead to the same API server: by the same URL and CA.
+    pub fn has_server_of(&self, other: &Self) -> bool {
+        let (own, other) = (self.session.credentials(), other.session.credentials());
+        let has_same_ca = match (own.cluster(), other.cluster()) {
+            (Ok(own), Ok(other)) => own == other,
+            _ => false,
+        };
+        own.server == other.server && has_same_ca
+    }
+
     /// The namespace of the credentials, if they name one: of the kubeconfig's context, or of the pod.
     pub fn namespace(&self) -> Option<&str> {
         self.session.credentials().namespace.as_deref()

@@ -35,7 +35,7 @@ pub struct KubeConfig {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct KubeSection {
     kubeconfig: Option<PathBuf>,
     namespace: Option<String>,
@@ -135,6 +135,10 @@ mod tests {
             (json!({"namespace": "a/b"}), "ipam.kube.namespace: invalid name"),
             (json!({"timeout": "soon"}), "ipam.kube.timeout: invalid duration"),
             (json!({"overlapCheck": "yes"}), "ipam.kube.overlapCheck: "),
+            (
+                json!({"enable_overlapping_ranges": false}),
+                "ipam.kube.enable_overlapping_ranges: unknown field",
+            ),
         ] {
             let mut whole = section.clone();
             whole["kubeconfig"] = "/k".into();

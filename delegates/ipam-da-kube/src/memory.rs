@@ -33,6 +33,9 @@ struct NetworkNote {
     /// Whether a pool was seen in an earlier state than before.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     restored: bool,
+    /// Which pool it was, and what was seen.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    sight: String,
     /// Whether the CRD keeps the interface of an entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     ifname: Option<bool>,
@@ -68,6 +71,20 @@ impl PoolNote {
             && self.uid == seen.uid
             && seen.version().is_none_or(|version| version >= self.version)
     }
+
+    /// Says how a pool differs from the noted one.
+    fn difference(&self, seen: Option<&Metadata>) -> String {
+        match seen {
+            None => "is missing".to_owned(),
+            Some(seen) if seen.uid != self.uid => {
+                "was made anew, or is of another cluster".to_owned()
+            }
+            Some(seen) => {
+                let (now, noted) = (&seen.resource_version, self.version);
+                format!("has resourceVersion {now}, and this node has seen {noted}")
+            }
+        }
+    }
 }
 
 impl KubeMemory {
@@ -101,7 +118,8 @@ impl KubeMemory {
     /// # Errors
     /// Code 11, with what to do.
     pub(crate) fn check_not_restored(&self) -> Result<()> {
-        if self.network.record().restored && !self.trusting { Err(restored()) } else { Ok(()) }
+        let note = self.network.record();
+        if note.restored && !self.trusting { Err(restored(&note.sight)) } else { Ok(()) }
     }
 
     /// Returns what was seen of a pool before. A call reads it before it asks the server: another
@@ -110,17 +128,27 @@ impl KubeMemory {
         self.pool_memory(name).record().clone()
     }
 
-    /// Compares a pool, missing or not, with what was seen before the server was asked.
+    /// Compares a pool, missing or not, with what was seen before the server was asked. `place` is
+    /// its namespace and name.
     ///
     /// # Errors
     /// Code 11: it is missing, another one, or in an earlier state.
-    pub(crate) fn check_pool(&mut self, before: &PoolNote, seen: Option<&Metadata>) -> Result<()> {
+    pub(crate) fn check_pool(
+        &mut self,
+        place: &str,
+        before: &PoolNote,
+        seen: Option<&Metadata>,
+    ) -> Result<()> {
         let is_same = before.uid.is_empty() || seen.is_some_and(|seen| before.is_of(seen));
         if is_same || self.trusting {
             return Ok(());
         }
-        self.network.remember(|note| note.restored = true);
-        Err(restored())
+        let sight = format!("the IPPool {place} {}", before.difference(seen));
+        self.network.remember(|note| {
+            note.restored = true;
+            note.sight.clone_from(&sight);
+        });
+        Err(restored(&sight))
     }
 
     /// Remembers the state of a pool.
@@ -171,7 +199,7 @@ impl KubeMemory {
                 Err(Error::io(format!("cannot remove {}", pools.display()), error)
                     .advise("check rights and mount of the state folder, and call again"))
             }
-            _ => self.network.accept(|note| note.restored = false),
+            _ => self.network.accept(|note| (note.restored, note.sight) = (false, String::new())),
         }
     }
 
@@ -182,7 +210,8 @@ impl KubeMemory {
 
 const POOLS: &str = "pools";
 
-fn restored() -> Error {
-    let message = "an IPPool is missing, another one, or older than this node has seen: the API server was restored from a backup, or it is another cluster";
-    untrusted(message)
+fn restored(sight: &str) -> Error {
+    let sight = if sight.is_empty() { "an IPPool has changed" } else { sight };
+    untrusted(format!("{sight}: the API server was restored from a backup, or it is another cluster"))
+        .advise("if a person deleted the pool while no lease was in it, run `ipam-da-kube accept` on this node")
 }

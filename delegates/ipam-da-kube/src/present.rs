@@ -46,7 +46,8 @@ pub(crate) fn open(
     Ok((site, kube))
 }
 
-/// Returns whether a pool of a recorded lease is the one that this node has seen.
+/// Returns whether the present configuration leads to the recorded objects: by another login to the
+/// same server, or since a pool of a recorded lease is the one that this node has seen.
 fn prove(
     present: &KubeSite,
     recorded: Option<&KubeSite>,
@@ -54,16 +55,27 @@ fn prove(
     deadline: Deadline,
     memory: &KubeMemory,
 ) -> Result<bool> {
+    let kube = present.source.open(request.unreached(), deadline)?;
+    if recorded.is_some_and(|site| is_other_login(site, &kube, request, deadline)) {
+        return Ok(true);
+    }
     let known = known(request);
     let marked = known.iter().find_map(|lease| Some((lease, LeaseMark::of(lease)?)));
     let Some((lease, mark)) = marked else { return Ok(false) };
     if recorded.is_some_and(|site| site.namespace.as_ref().is_some_and(|n| *n != mark.namespace)) {
         return Ok(false);
     }
-    let kube = present.source.open(request.unreached(), deadline)?;
     let mut store = ObjectStore::new(kube, mark.namespace);
     let name = recorded.unwrap_or(present).names.pool(lease.address);
     let before = memory.pool(&name);
     let pool = store.read_pool(&name)?;
     Ok(pool.is_some_and(|pool| before.is_of(&pool.metadata)))
+}
+
+/// Returns whether a login leads to the server and namespace of a recorded site, whose own login may
+/// have been rejected.
+fn is_other_login(site: &KubeSite, kube: &Kube, request: &Request, deadline: Deadline) -> bool {
+    let Ok(recorded) = site.source.open(request.unreached(), deadline) else { return false };
+    let has_namespace = site.namespace.is_some() || recorded.namespace() == kube.namespace();
+    has_namespace && recorded.has_server_of(kube)
 }

@@ -43,7 +43,8 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
         let shown = ReadPool::read(session, &name, subnet)?;
         if requested.contains_key(&name) {
             let metadata = shown.object.as_ref().map(|object| &object.metadata);
-            session.memory.check_pool(&before, metadata)?;
+            let place = format!("{}/{name}", session.store.namespace());
+            session.memory.check_pool(&place, &before, metadata)?;
         }
         pools.insert(name, shown);
     }
