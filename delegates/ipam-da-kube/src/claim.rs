@@ -130,6 +130,8 @@ impl<'a> Claiming<'a> {
                     }
                 }
                 Reserved::Foreign(holder) => {
+                    // A pool that was made since the list of pools may show more of them.
+                    self.session.memory.forget_overlapping(&self.session.pool_of(choice.subnet));
                     let ChosenAddress { index, address, .. } = *choice;
                     let holder = Some(*holder);
                     return Ok(Claimed::Lost(vec![Taken { claim: index, address, holder }]));
@@ -184,7 +186,7 @@ impl<'a> Claiming<'a> {
 
     /// Returns the entry of an address, with the state of its reservation.
     fn holder(&mut self, address: IpAddr) -> Result<Option<Entry>> {
-        let shown = self.pools.values().find_map(|pool| {
+        let shown = self.pools.values().chain(self.others.values()).find_map(|pool| {
             let mut entries = pool.entries();
             let (_, _, allocation) = entries.find(|(_, shown, _)| *shown == Some(address))?;
             Some((pool.subnet, allocation.clone()))
@@ -205,7 +207,7 @@ impl<'a> Claiming<'a> {
         choices: &[&ChosenAddress<'_>],
         _turns: Vec<File>,
     ) -> Result<Outcome<()>> {
-        if !choices.is_empty() && !self.session.shows_owners() {
+        if !choices.is_empty() {
             let leases = choices.iter().map(|choice| self.lease(choice, &self.session.new_mark()));
             self.noted = Some(self.session.notes.doubt(self.owner, leases.collect()));
         }
@@ -293,6 +295,15 @@ impl<'a> Claiming<'a> {
         let replaced = choice.claim.replaces.as_ref().and_then(HeldLease::of_entry);
         let seen = replaced.filter(|seen| !self.session.is_confirmed_since(seen));
         let Some(mut seen) = seen else { return Ok(Outcome::Lost) };
+        if seen.subnet != choice.subnet {
+            let (address, pool) = (choice.address, self.session.pool_of(seen.subnet));
+            let message = format!("{address} is held in the pool {pool}, which overlaps");
+            return Err(Error::new(ErrorCode::TAKEN, message)
+                .at(&choice.claim.request.path)
+                .advise(
+                    "request another address, or release that one: a takeover is for one pool",
+                ));
+        }
         seen.lease.taken = None;
         self.session.confirm(self.owner, &seen)
     }
@@ -358,13 +369,6 @@ impl LeaseSession {
             text: None,
             kept: !self.overlap_check && self.memory.keeps_mark().unwrap_or_default(),
         }
-    }
-
-    /// Returns whether the objects alone show whose an entry is, and its state, as an earlier answer
-    /// has shown.
-    fn shows_owners(&self) -> bool {
-        self.memory.keeps_ifname() == Some(true)
-            && (self.overlap_check || self.memory.keeps_mark() == Some(true))
     }
 
     /// Returns whether an earlier answer has shown what the CRD keeps of an entry.

@@ -107,6 +107,7 @@ impl LeaseSession {
             return Ok(true);
         }
         let stamp = OwnerStamp::of(owner, seen.subnet, &self.pod.uid, now(), now());
+        self.notes.remember_claim(owner, stamp.taken, &seen.lease);
         let is_replaced = self.replace_id(&stamp, seen)?;
         seen.id = stamp.container;
         Ok(is_replaced)

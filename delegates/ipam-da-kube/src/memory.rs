@@ -14,7 +14,7 @@ use ipam_kit::{Error, Result};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::objects::Metadata;
+use crate::objects::{Metadata, PoolEntry};
 
 /// The memory of a network: the state of its pools, which reveals an API server that was restored
 /// or replaced; and, as hints, the members that the CRD keeps.
@@ -113,6 +113,26 @@ impl KubeMemory {
         }
     }
 
+    /// Forgets what the CRD keeps of an entry if the entries of a pool contradict it: another CRD was
+    /// applied, or other programs have written them all.
+    pub(crate) fn compare_schema<'a>(
+        &mut self,
+        entries: impl Iterator<Item = &'a PoolEntry>,
+        overlap_check: bool,
+    ) {
+        let (mut is_empty, mut ifname, mut mark) = (true, false, false);
+        for entry in entries {
+            is_empty = false;
+            ifname |= entry.ifname.is_some();
+            mark |= entry.mark.is_some();
+        }
+        let has_ifname = self.keeps_ifname().is_none_or(|noted| noted == ifname);
+        let has_mark = overlap_check || self.keeps_mark().is_none_or(|noted| noted == mark);
+        if !(is_empty || (has_ifname && has_mark)) {
+            self.network.remember(|note| (note.ifname, note.mark) = (None, None));
+        }
+    }
+
     /// Fails if the pools were seen to be restored, until a person accepts them.
     ///
     /// # Errors
@@ -176,6 +196,11 @@ impl KubeMemory {
             note.overlapping.clone_from(&overlapping);
             note.listed = now();
         });
+    }
+
+    /// Lists the pools again at the next view of this one.
+    pub(crate) fn forget_overlapping(&mut self, name: &str) {
+        self.pool_memory(name).remember_hint(|note| note.listed = 0);
     }
 
     /// Returns the address of a pool that this node gave last.

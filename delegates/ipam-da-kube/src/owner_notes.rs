@@ -89,8 +89,9 @@ impl OwnerNotes {
         let before = self.of(owner);
         let own = before.clone().filter(|note| note.node == owner.scope.node);
         let note = own.unwrap_or_else(|| OwnerNote::unsure(&owner.scope.node));
+        let confirmed = if more.is_empty() { note.confirmed } else { now() };
         let leases = note.leases.iter().cloned().chain(more).collect();
-        let note = OwnerNote { leases, unsure: true, ..note };
+        let note = OwnerNote { leases, confirmed, unsure: true, ..note };
         self.write(owner.container.as_str(), owner.ifname.as_str(), &note);
         before
     }

@@ -139,7 +139,8 @@ impl<'a> OwnerSearch<'a> {
             return Ok(Verdict::Foreign);
         }
         let mark = self.mark(seen, reservation.as_ref());
-        let held = self.held(seen, mark, stamp.as_ref().map(|stamp| stamp.taken));
+        let taken = stamp.as_ref().map(|stamp| stamp.taken);
+        let held = self.held(seen, mark, taken.or_else(|| self.claimed(seen.address)));
         Ok(match is_proved {
             true => Verdict::Own(Box::new(held)),
             false => Verdict::Unnamed(Box::new(held)),
@@ -159,6 +160,15 @@ impl<'a> OwnerSearch<'a> {
         let is_same = seen.allocation.mark.is_none() || seen.allocation.mark == mark.text;
         (is_of_namespace && is_same)
             .then(|| Verdict::Own(Box::new(self.held(seen, mark, Some(note.taken)))))
+    }
+
+    /// Returns when the owner began to claim an address that a killed call has not reserved.
+    fn claimed(&self, address: IpAddr) -> Option<u64> {
+        let note = self.note.as_ref().filter(|note| note.unsure)?;
+        let mut leases = note.leases.iter();
+        let lease = leases.find(|lease| lease.address.addr() == address)?;
+        let mark = LeaseMark::of(lease)?;
+        mark.reservation.is_none().then_some(note.confirmed)
     }
 
     /// Returns whether this node has noted that an address may be the owner's.

@@ -45,6 +45,8 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
             let metadata = shown.object.as_ref().map(|object| &object.metadata);
             let place = format!("{}/{name}", session.store.namespace());
             session.memory.check_pool(&place, &before, metadata)?;
+            let entries = shown.entries().map(|(_, _, entry)| entry);
+            session.memory.compare_schema(entries, session.overlap_check);
         }
         pools.insert(name, shown);
     }
