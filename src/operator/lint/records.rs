@@ -58,7 +58,7 @@ impl Findings {
             let path = session.state.record(network.name(), &attachment);
             let Presence::Held((record, _)) = RecordFile::look(&path) else { continue };
             let mut runs = record.runs();
-            // The store that a selector named is no key of the configuration.
+            // If a selector named the store, the configuration has no key for it.
             runs.retain(|run| is_allocator(&run.delegate) && run.store_is_configured);
             let others: Vec<String> = runs
                 .into_iter()
