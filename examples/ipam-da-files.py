@@ -148,16 +148,21 @@ def pools_of(config):
     return [Pool(*it) for it in enumerate(config["prevResult"].get("pools") or [])]
 
 
+def static_of(config):
+    """Returns the addresses that are answered and never leased (C17)."""
+    return {ip_interface(it["address"]).ip for it in config["prevResult"].get("static") or []}
+
+
 def add(config):
-    pools, store = pools_of(config), Store(config)
-    if not pools:
+    pools, static, store = pools_of(config), static_of(config), Store(config)
+    if not pools and not static:
         raise Failure(7, "prevResult.pools: expected at least one pool: put a selector before")
     leases, given = store.all(), []
-    mine, taken = held(leases, config), set(leases)
+    mine, taken = held(leases, config), {*leases, *static}
     for pool in pools:
         last = store.path(f".last-{pool.index}")
         cursor = ip_address(os.readlink(last)) if os.path.islink(last) else None
-        address = pool.choose(taken, [it for it in mine if it not in given], cursor)
+        address = pool.choose(taken, [it for it in mine if it not in {*given, *static}], cursor)
         taken.add(address)
         given.append(address)
     # Everything is known: from here on only the disk can fail.
@@ -208,7 +213,7 @@ def check(config):
     mine = set(held(Store(config).all(), config))
     listed = [{ip_interface(it["address"]).ip for it in config["prevResult"].get(key) or []}
               for key in ("leases", "ips")]
-    if not mine or not listed[0] <= mine or not mine <= listed[1]:
+    if not (mine or static_of(config)) or not listed[0] <= mine or not mine <= listed[1]:
         raise Failure(104, f"held are {sorted(map(str, mine))}, not the addresses of prevResult")
 
 
