@@ -1,14 +1,15 @@
-//! `ipam-da-kube`, alone and as the chain `ipam-ds-static`, `ipam-da-kube`, under whereabouts'
-//! CRDs and under ours, beside a bare process that sends the same requests, and beside one that
-//! sends those of whereabouts 0.9.4.
+//! `ipam-da-kube`, alone, as the chain `ipam-ds-static`, `ipam-da-kube` and as the preset
+//! `whereabouts`, under whereabouts' CRDs and under ours, beside a bare process that sends the same
+//! requests, and beside one that sends those of whereabouts 0.9.4.
 
 mod requests;
 
+use std::fs;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Instant;
 
-use ipam_testkit::kube::Kube;
+use ipam_testkit::kube::{Kube, Kubeconfig, Material};
 use ipam_testkit::whereabouts::{Crds, Objects, Release};
 use serde_json::{Map, Value, json};
 
@@ -17,7 +18,7 @@ use crate::caller::{Caller, Callers, Plugins, callers};
 use crate::cluster::recorded;
 use crate::harness::System;
 use crate::kube::LoginFiles;
-use crate::network::{SUBNET, after, network, pool, pools};
+use crate::network::{SUBNET, after, first, network, pool, pools};
 use crate::site::{Site, Sites, Stage, Turn};
 use crate::table::{Row, Table};
 use crate::target::Target::{Memory, MemoryAtNone, Rate, Ratio, Size};
@@ -31,9 +32,12 @@ pub const SYSTEM: System = System {
     warm_up: 2,
     start,
     tables: &[Table::Held(&[
+        ("selector ADD", None),
+        ("preset's selector ADD", Some("selector ADD")),
         ("floor ADD", None),
         ("alone ADD", Some("floor ADD")),
         ("chain ADD", Some("floor ADD")),
+        ("preset ADD", Some("chain ADD")),
         ("whereabouts ADD", Some("floor ADD")),
         ("floor, our CRD ADD", None),
         ("alone, our CRD ADD", Some("floor, our CRD ADD")),
@@ -41,6 +45,7 @@ pub const SYSTEM: System = System {
         ("alone DEL", Some("floor DEL")),
         ("DEL without a record", None),
         ("chain DEL", Some("floor DEL")),
+        ("preset DEL", Some("chain DEL")),
         ("whereabouts DEL", Some("floor DEL")),
         ("floor, our CRD DEL", None),
         ("alone, our CRD DEL", Some("floor, our CRD DEL")),
@@ -54,6 +59,8 @@ pub const SYSTEM: System = System {
         Ratio { of: "alone, our CRD ADD", to: "floor, our CRD ADD", held: 0, most: [1.4; 2] },
         Ratio { of: "alone, our CRD ADD", to: "floor, our CRD ADD", held: 5_000, most: [1.2; 2] },
         Ratio { of: "alone, our CRD ADD", to: "whereabouts ADD", held: 5_000, most: [0.7; 2] },
+        Ratio { of: "preset's selector ADD", to: "selector ADD", held: 0, most: [1.2; 2] },
+        Ratio { of: "preset ADD", to: "chain ADD", held: 0, most: [1.1; 2] },
         Rate { of: "alone DEL", least: 50.0 },
         MemoryAtNone { of: "alone", verbs: &["ADD", "DEL", "STATUS"], most: 8 * 1024 },
         Memory { of: "alone", verbs: &["ADD", "DEL", "STATUS"], most: 24 * 1024 },
@@ -62,7 +69,8 @@ pub const SYSTEM: System = System {
     floor: Some("kube-floor"),
 };
 
-const PROGRAMS: [&str; 3] = ["ipam-delegated", "ipam-ds-static", "ipam-da-kube"];
+const PROGRAMS: [&str; 4] =
+    ["ipam-delegated", "ipam-ds-static", "ipam-ds-whereabouts", "ipam-da-kube"];
 
 /// Calls that come at once: pods of a node that starts, and of one that is drained.
 const STARTED: usize = 100;
@@ -83,7 +91,7 @@ struct Cluster {
 }
 
 fn start(stage: &Stage<'_>, held: &[usize]) -> Sites {
-    let plugins = stage.plugins("bin", &PROGRAMS);
+    let plugins = stage.plugins("bin", &PROGRAMS).link("whereabouts", "ipam-delegated");
     plugins.install(&stage.build.program("kube-floor"));
     let servers = Rc::new(["whereabouts", "shipped"].map(|crds| Cluster::start(stage, crds)));
     let mut fewest = None;
@@ -101,6 +109,13 @@ fn start(stage: &Stage<'_>, held: &[usize]) -> Sites {
             ]);
             all.extend(some.into_iter().map(|(name, caller)| (format!("{name}{end}"), caller)));
         }
+        let own = format!("own-{held}");
+        let pairs = [
+            ("preset", theirs.old_network(stage, "whereabouts", &own)),
+            ("preset's selector", first(theirs.old_network(stage, "ipam-ds-whereabouts", &own))),
+            ("selector", first(network(json!({"type": "ipam-ds-static"}), pool()))),
+        ];
+        all.extend(callers(pairs.map(|(name, network)| (name, plugins.plugin(network)))));
         let namespace = format!("old-{held}");
         theirs.create_pool(&namespace, *held);
         requests::create_lease(&theirs.kube, &namespace);
@@ -152,6 +167,21 @@ impl Cluster {
         self.network(ipam, namespace, state)
     }
 
+    /// A network of whereabouts: the namespace is that of the login's context.
+    fn old_network(&self, stage: &Stage<'_>, program: &str, namespace: &str) -> Value {
+        let folder = stage.state().join(format!("{namespace} {program}"));
+        fs::create_dir(&folder).unwrap();
+        let login = Kubeconfig::of(&self.kube, &self.kube.admin()).material(Material::Files);
+        let context = json!({"contexts": [{"context": {"namespace": namespace}}]});
+        let kubeconfig = login.more(&context).write(&folder.join("kubeconfig"));
+        let ipam =
+            json!({"type": program, "range": SUBNET, "kubernetes": {"kubeconfig": kubeconfig}});
+        let mut network =
+            network(ipam, json!({"routes": [{"dst": "0.0.0.0/0"}], "stateDir": folder}));
+        network["cniVersion"] = json!("1.1.0");
+        network
+    }
+
     fn network(&self, ipam: Value, namespace: &str, state: PathBuf) -> Value {
         let kube = json!({"kubeconfig": self.login.kubeconfig, "namespace": namespace});
         let mut network = network(ipam, pool());
@@ -179,8 +209,12 @@ impl Site for Clusters {
         let alone = &self.callers["alone"];
         alone.call("ADD", turn.container);
         turn.push("DEL without a record", alone.call("DEL", turn.container));
-        turn.pair(&self.callers, "chain");
-        turn.pair(&self.callers, "whereabouts");
+        for name in ["selector", "preset's selector"] {
+            turn.push(&format!("{name} ADD"), self.callers[name].call("ADD", turn.container));
+        }
+        for name in ["chain", "preset", "whereabouts"] {
+            turn.pair(&self.callers, name);
+        }
     }
 
     /// As many calls at once as a node may have that starts or is drained.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use self::node::{ANNOTATION, NODE, create_node, path};
 use crate::caller::{Callers, Plugins};
 use crate::harness::System;
-use crate::network::{after, network, pool};
+use crate::network::{first, network, pool};
 use crate::programs::installed;
 use crate::site::{HELD, Site, Sites, Stage, Turn};
 use crate::table::{Row, Table};
@@ -207,8 +207,7 @@ impl Networks<'_> {
     /// What a chain gives a selector.
     fn alone(&mut self, name: &str, selector: &str, keys: Value) {
         let ipam = json!({"type": selector, "node": "bench", "stateDir": self.root.join(name)});
-        let mut network = after(network(ipam, keys), Value::Null);
-        network["prevResult"].as_object_mut().unwrap().remove("pools");
+        let network = first(network(ipam, keys));
         self.callers.insert(name.to_owned(), self.plugins.plugin(network));
     }
 }

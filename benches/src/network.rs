@@ -32,10 +32,17 @@ pub fn pool() -> Value {
     json!({"ranges": [[{"subnet": SUBNET}]], "routes": [{"dst": "0.0.0.0/0"}]})
 }
 
-/// What a chain gives a delegate after one that answered with these pools.
-pub fn after(mut network: Value, pools: Value) -> Value {
+/// What a chain gives its first delegate.
+pub fn first(mut network: Value) -> Value {
     let version = &network["cniVersion"];
-    network["prevResult"] = json!({"cniVersion": version, "ips": [], "pools": pools});
+    network["prevResult"] = json!({"cniVersion": version, "ips": []});
+    network
+}
+
+/// What a chain gives a delegate after one that answered with these pools.
+pub fn after(network: Value, pools: Value) -> Value {
+    let mut network = first(network);
+    network["prevResult"]["pools"] = pools;
     network
 }
 
