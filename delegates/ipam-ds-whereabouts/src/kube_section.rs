@@ -4,8 +4,9 @@ use ipam_kit::cni::parse_value;
 use ipam_kit::{Error, Result};
 use serde_json::{Map, Value};
 
-use crate::config::{MergedKeys, StoreKeys};
+use crate::config::StoreKeys;
 use crate::flat_file::FLAT_FILES;
+use crate::merged_keys::MergedKeys;
 use crate::written::Written;
 
 /// The section `kube`, as the keys of whereabouts name it.

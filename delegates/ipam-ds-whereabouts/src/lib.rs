@@ -8,6 +8,7 @@
 mod config;
 mod flat_file;
 mod kube_section;
+mod merged_keys;
 mod offer;
 mod other_stores;
 mod pools;

@@ -9,7 +9,8 @@ use ipnet::IpNet;
 use log::warn;
 use serde_json::{Map, Value};
 
-use crate::config::{AddressKeys, DnsKeys, MergedKeys, PoolKeys, RANGE, RangeKeys};
+use crate::config::{AddressKeys, DnsKeys, PoolKeys, RANGE, RangeKeys};
+use crate::merged_keys::MergedKeys;
 use crate::pools::OnRequest;
 use crate::range::{RangeText, UsableRange, read_address, read_cidr};
 use crate::requests::PodRequests;

@@ -5,8 +5,9 @@ use std::path::Path;
 use ipam_kit::Result;
 use serde::Deserialize;
 
-use crate::config::{MergedKeys, StoreKeys};
+use crate::config::StoreKeys;
 use crate::flat_file::{FlatFile, PROVIDER_FILE};
+use crate::merged_keys::MergedKeys;
 
 /// The key of the provider's file that is read.
 #[derive(Debug, Default, Deserialize)]

@@ -3,7 +3,8 @@
 use ipam_kit::pool::Pool;
 use ipam_kit::{Error, Result};
 
-use crate::config::{MergedKeys, PoolKeys};
+use crate::config::PoolKeys;
+use crate::merged_keys::MergedKeys;
 use crate::range::UsableRange;
 use crate::requests::RequestInRange;
 

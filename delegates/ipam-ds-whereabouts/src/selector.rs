@@ -6,9 +6,10 @@ use ipam_kit::{Request, Result, Selection, Selector};
 use log::warn;
 use serde_json::Map;
 
-use crate::config::{KEYS, MergedKeys, PoolKeys, StoreKeys};
+use crate::config::{KEYS, PoolKeys, StoreKeys};
 use crate::flat_file::FlatFile;
 use crate::kube_section::KubePatch;
+use crate::merged_keys::MergedKeys;
 use crate::offer;
 use crate::other_stores::refuse_other_stores;
 use crate::remarks::without_effect;
