@@ -106,10 +106,23 @@ impl IpPool {
 }
 
 impl Reservation {
-    /// Returns whether it reserves the address for the holder of an entry: its container, or the
-    /// same interface of its pod.
+    /// Returns whether it reserves the address for the holder of an entry.
     pub(crate) fn is_of(&self, entry: &PoolEntry) -> bool {
-        let ReservationSpec { podref, ifname, containerid } = &self.spec;
+        self.spec.is_of(entry)
+    }
+}
+
+impl ReservationSpec {
+    /// Returns what names the holder of an entry.
+    pub(crate) fn of(entry: &PoolEntry) -> Self {
+        let PoolEntry { id, podref, ifname, .. } = entry.clone();
+        Self { podref, ifname, containerid: id }
+    }
+
+    /// Returns whether it names the holder of an entry: its container, or the same interface of its
+    /// pod.
+    pub(crate) fn is_of(&self, entry: &PoolEntry) -> bool {
+        let Self { podref, ifname, containerid } = self;
         let is_container = containerid.is_some() && *containerid == entry.id;
         let has_pod = podref.as_ref().is_some_and(|podref| !podref.is_empty());
         let same_ifname = match (ifname, &entry.ifname) {

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use crate::lease_mark::ReservationMark;
 use crate::ledger::IpPools;
-use crate::objects::{PoolEntry, Reservation};
+use crate::objects::{PoolEntry, Reservation, ReservationSpec};
 use crate::read_pool::ReadPool;
 use crate::session::LeaseSession;
 use crate::store::Outcome;
@@ -44,8 +44,12 @@ fn repair(call: &InspectCall<'_>) -> Result<String> {
     }
     let mut text = print_rows(arguments, COLUMNS, flaws.iter().map(Flaw::to_row));
     if !arguments.has(&OptionSpec::JSON) {
-        let is_clean = flaws.iter().all(|flaw| matches!(flaw.state, FlawState::Doubtful(_)));
-        text.push_str(match (is_clean, is_done) {
+        let doubtful = flaws.iter().filter(|flaw| matches!(flaw.state, FlawState::Doubtful(_)));
+        let doubtful = doubtful.count();
+        if doubtful > 0 {
+            text.push_str(&format!("left alone, because doubtful: {doubtful}\n"));
+        }
+        text.push_str(match (doubtful == flaws.len(), is_done) {
             (true, _) => "nothing to repair\n",
             (false, true) => "repaired\n",
             (false, false) => "nothing was repaired; add --yes to do it\n",
@@ -67,7 +71,8 @@ struct Flaw {
 #[derive(Clone, Debug)]
 enum FlawState {
     Missing,
-    Made(ReservationMark),
+    /// It exists now. Its state, if this call may have made it.
+    Made(Option<ReservationMark>),
     /// It is not known which holder has the address, for this reason.
     Doubtful(String),
 }
@@ -161,45 +166,59 @@ impl LeaseSession {
     /// Makes the missing reservations. An entry that is released meanwhile gets none.
     ///
     /// # Errors
-    /// The server does not answer. The reservations that were made stay.
+    /// The server does not answer. The reservations that were made for present entries stay.
     fn mend(&mut self, flaws: &mut Vec<Flaw>) -> Result<()> {
-        for flaw in &mut *flaws {
-            if matches!(flaw.state, FlawState::Missing) {
-                flaw.state = self.reserve_entry(flaw.address, &flaw.entry)?;
-            }
-        }
-        // A release that came between has found no reservation to delete.
+        let mut missing = flaws.iter_mut().filter(|flaw| matches!(flaw.state, FlawState::Missing));
+        let made = missing.try_for_each(|flaw| {
+            flaw.state = self.reserve_entry(flaw.address, &flaw.entry)?;
+            Ok(())
+        });
+        // Nothing else finds a reservation whose entry is gone: look even after an error.
+        let looked = self.withdraw_from_released(flaws);
+        made.and(looked)
+    }
+
+    /// Takes away the entries that were released since they were found, with the reservations that
+    /// were made for them: the release has found none to delete.
+    fn withdraw_from_released(&mut self, flaws: &mut Vec<Flaw>) -> Result<()> {
         let mut present = BTreeMap::new();
         for flaw in &*flaws {
             if !present.contains_key(&flaw.pool) {
                 present.insert(flaw.pool.clone(), ReadPool::read(self, &flaw.pool, flaw.subnet)?);
             }
         }
-        let (gone, left): (Vec<_>, Vec<_>) = flaws.drain(..).partition(|flaw| {
+        let (left, gone) = flaws.drain(..).partition(|flaw| {
+            // Releases since 0.8 replace the id of an entry for the pod's next sandbox.
+            let holder = ReservationSpec::of(&flaw.entry);
             let mut entries = present[&flaw.pool].entries();
-            !entries.any(|(_, address, entry)| {
-                address == Some(flaw.address) && entry.id == flaw.entry.id
-            })
+            entries.any(|(_, address, entry)| address == Some(flaw.address) && holder.is_of(entry))
         });
         *flaws = left;
+        let mut outcome = Ok(());
         for flaw in gone {
-            if let FlawState::Made(mark) = &flaw.state {
-                self.delete_reservation(flaw.address, mark)?;
+            if let FlawState::Made(Some(mark)) = &flaw.state {
+                outcome = outcome.and(self.delete_reservation(flaw.address, mark).map(drop));
             }
         }
-        Ok(())
+        outcome
     }
 
     /// Makes the reservation of an entry, or finds it.
     fn reserve_entry(&mut self, address: IpAddr, entry: &PoolEntry) -> Result<FlawState> {
         let name = self.names.reservation(address);
+        let mut may_be_made = false;
         for _ in 0..TRIES {
-            if let Outcome::Done(head) = self.store.create_plain_reservation(&name, entry)? {
-                return Ok(FlawState::Made(ReservationMark::of_metadata(&head.metadata)));
+            match self.store.create_plain_reservation(&name, entry)? {
+                Outcome::Done(head) => {
+                    return Ok(FlawState::Made(Some(ReservationMark::of_metadata(&head.metadata))));
+                }
+                Outcome::Unknown => may_be_made = true,
+                Outcome::Lost | Outcome::Missing => {}
             }
             match self.read_reservation(address)? {
                 Some(present) if present.is_of(entry) => {
-                    return Ok(FlawState::Made(ReservationMark::of(&present)));
+                    let mark = may_be_made.then(|| ReservationMark::of(&present));
+                    return Ok(FlawState::Made(mark));
                 }
                 Some(present) => return Ok(FlawState::Doubtful(reserved_for(&present))),
                 None => {}

@@ -2,12 +2,13 @@
 
 use std::process::{Command, Stdio};
 
-use ipam_testkit::whereabouts::{Crds, RESERVATIONS};
-use ipam_testkit::world::{start, wait};
+use ipam_testkit::kube::Client;
+use ipam_testkit::whereabouts::{Crds, Objects, POOLS, RESERVATIONS};
+use ipam_testkit::world::{Outcome, start, wait};
 use serde_json::{Value, json};
 
 use crate::common::node::{Node, POOL, SUBNET};
-use crate::common::relay::Fate;
+use crate::common::relay::{Ask, Fate};
 use crate::common::site::{On, Plan, Site};
 use crate::common::{Desk, v094};
 
@@ -62,7 +63,6 @@ fn an_address_of_two_entries_or_of_another_holder_is_left_alone() {
     in_each_world(|desk| {
         let node = Node::of(desk);
         node.add("c1");
-        let entry = |id: &str| json!({"id": id, "podref": format!("ns/{id}"), "ifname": "eth0"});
         let narrow = json!({"5": entry("n5"), "6": entry("n6"), "0": entry("n0")});
         desk.patch("ippools", POOL, &json!({"spec": {"allocations": narrow}}));
         // 10.1.2.5 in the pool that overlaps.
@@ -82,7 +82,7 @@ fn an_address_of_two_entries_or_of_another_holder_is_left_alone() {
         assert_eq!(rows(&node, &["--yes"]), doubtful);
         let told = node.told(&["repair", "10.1.0.0-16", "--yes"]);
         assert!(told.contains("10.1.2.0-24 has an entry of it, too: n5"), "{told}");
-        assert!(told.ends_with("nothing to repair\n"), "{told}");
+        assert!(told.ends_with("\nleft alone, because doubtful: 1\nnothing to repair\n"), "{told}");
         assert_eq!(desk.held(), before);
         let red = Node::of(desk).with("networkName", "red");
         let made = ["6 red-10.1.2.0-24 r6 made", "7 red-10.1.2.0-24 r7 made"];
@@ -103,24 +103,78 @@ fn a_call_that_cannot_repair_says_why() {
     fails(unchecked, &["repair", "--yes"], "ipam.kube.overlapCheck: false");
 }
 
-#[test]
-fn an_entry_that_is_released_meanwhile_gets_no_reservation() {
-    let plan = Plan { crds: v094, overlap_check: true, ranges: &["10.1.0.0/24"], is_chain: false };
+/// Repairs the entries 5 and 6 of a pool, while this is done before each reservation is made.
+fn repair_while(
+    meanwhile: impl Fn(&Client, &Objects, &Ask) -> Fate + Send + Sync + 'static,
+) -> (Site, Outcome) {
+    let plan = Plan { crds: v094, overlap_check: true, ranges: &[SUBNET], is_chain: false };
     let site = Site::new(plan);
-    let entry = json!({"id": "c5", "podref": "ns/p5", "ifname": "net1"});
-    site.desk.objects().create_pool("", "10.1.0.0/24", &json!({"5": entry}));
-    let (client, path) =
-        (site.desk.client.clone(), site.desk.objects().path("ippools", "10.1.0.0-24"));
-    site.relay.decide(move |ask| {
-        if ask.method == "POST" {
-            client.patch(&path, &json!({"spec": {"allocations": {"5": null}}}));
-        }
-        Fate::Pass
+    let (client, objects) = (site.desk.client.clone(), site.desk.objects());
+    objects.create_pool("", SUBNET, &json!({"5": entry("c5"), "6": entry("c6")}));
+    site.relay.decide(move |ask| match ask.method.as_str() {
+        "POST" => meanwhile(&client, &objects, ask),
+        _ => Fate::Pass,
     });
     let mut command = Command::new(env!("CARGO_BIN_EXE_ipam-da-kube"));
     command.args(["repair", "--config", "-", "--yes"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let outcome = wait(start(command, &site.network(On::First)));
-    assert!(outcome.stdout.ends_with("nothing to repair\n"), "{outcome:?}");
-    site.assert_empty();
+    (site, outcome)
+}
+
+/// The entry of a container, whose pod has the same name.
+fn entry(id: &str) -> Value {
+    json!({"id": id, "podref": format!("ns/{id}"), "ifname": "net1"})
+}
+
+/// Sets the entry 5 of the pool, as another program does; null releases it.
+fn set_entry(client: &Client, objects: &Objects, entry: &Value) {
+    client.patch(&objects.path(POOLS, POOL), &json!({"spec": {"allocations": {"5": entry}}}));
+}
+
+#[test]
+fn an_entry_that_is_released_meanwhile_gets_no_reservation() {
+    let (site, outcome) = repair_while(|client, objects, _| {
+        set_entry(client, objects, &Value::Null);
+        Fate::Pass
+    });
+    assert!(outcome.stdout.ends_with("repaired\n"), "{outcome:?}");
+    assert_eq!(site.desk.held(), [format!("{POOL} 6 c6"), "10.1.2.6 c6".to_owned()]);
+}
+
+#[test]
+fn an_entry_that_is_released_before_a_later_one_fails_gets_no_reservation() {
+    let (site, outcome) = repair_while(|client, objects, ask| {
+        if ask.body.contains("10.1.2.6") {
+            return Fate::Answer(403, json!({"kind": "Status", "code": 403}).to_string());
+        }
+        set_entry(client, objects, &Value::Null);
+        Fate::Pass
+    });
+    assert_eq!(outcome.exit, Some(1), "{outcome:?}");
+    assert_eq!(site.desk.held(), [format!("{POOL} 6 c6")]);
+}
+
+#[test]
+fn an_entry_whose_pod_gets_another_sandbox_meanwhile_keeps_its_reservation() {
+    let (site, outcome) = repair_while(|client, objects, _| {
+        set_entry(client, objects, &json!({"id": "later", "podref": "ns/c5", "ifname": "net1"}));
+        Fate::Pass
+    });
+    assert!(outcome.stdout.ends_with("repaired\n"), "{outcome:?}");
+    site.desk.objects().assert_consistent();
+}
+
+#[test]
+fn a_reservation_that_another_program_makes_meanwhile_is_left_to_it() {
+    let (site, outcome) = repair_while(|client, objects, ask| {
+        if ask.body.contains("10.1.2.5") {
+            client.create(&serde_json::from_str(&ask.body).unwrap());
+            set_entry(client, objects, &Value::Null);
+        }
+        Fate::Pass
+    });
+    assert!(outcome.stdout.ends_with("repaired\n"), "{outcome:?}");
+    let reserved: Vec<String> = site.desk.objects().reservations().into_keys().collect();
+    assert_eq!(reserved, ["10.1.2.5", "10.1.2.6"]);
 }
