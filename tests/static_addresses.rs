@@ -9,9 +9,13 @@ const STATIC: &str = "192.0.2.9/24";
 
 /// A chain of a selector that names a pool and a static address, and `ipam-da-local`.
 fn chain() -> (World, Value) {
+    chain_with(&json!([{"address": STATIC, "gateway": "192.0.2.1"}]))
+}
+
+fn chain_with(fixed: &Value) -> (World, Value) {
     let world = World::new();
     let pools = json!([{"name": "blue", "ranges": [{"subnet": "10.0.0.0/29"}]}]);
-    let answer = json!({"pools": pools, "static": [{"address": STATIC, "gateway": "192.0.2.1"}]});
+    let answer = json!({"pools": pools, "static": fixed});
     world.delegate("ipam-ds-x", &format!("printf '%s' '{answer}'"));
     world.install(&binary("ipam-da-local"));
     let network = world.network(json!(["ipam-ds-x", "ipam-da-local"]));
@@ -132,13 +136,16 @@ fn explain_shows_the_static_addresses_that_an_allocator_would_get() {
 
 #[test]
 fn what_a_check_without_a_record_finds_is_what_the_pools_gave() {
-    let (world, network) = chain();
-    let mut after = network.clone();
-    after["prevResult"] = world.call("ADD", "c1", &network).success();
-    std::fs::remove_file(world.record("c1")).unwrap();
-    world.call("CHECK", "c1", &after).success();
-    world.call("DEL", "c1", &after).success();
-    assert_eq!(world.call("CHECK", "c1", &after).failure().0, 104);
+    let inside = json!([{"address": "10.0.0.5/29"}]);
+    for fixed in [json!([{"address": STATIC}]), inside] {
+        let (world, network) = chain_with(&fixed);
+        let mut after = network.clone();
+        after["prevResult"] = world.call("ADD", "c1", &network).success();
+        std::fs::remove_file(world.record("c1")).unwrap();
+        world.call("CHECK", "c1", &after).success();
+        world.call("DEL", "c1", &after).success();
+        assert_eq!(world.call("CHECK", "c1", &after).failure().0, 104);
+    }
 }
 
 #[test]

@@ -184,7 +184,7 @@ fn a_key_that_steers_the_chain_is_no_other_way_to_a_store() {
 #[test]
 fn a_configuration_without_the_store_that_a_selector_named_is_no_other_way_to_it() {
     let world = world();
-    let answer = json!({"pools": [], "ipam": {"kube": {"kubeconfig": "/k"}}});
+    let answer = json!({"pools": [{"name": "blue"}], "ipam": {"kube": {"kubeconfig": "/k"}}});
     world.delegate("ipam-ds-x", &format!("printf '%s' '{answer}'"));
     let mut network = world.network(json!([{"type": "ipam-ds-x", "sets": ["kube"]}, "ipam-da-x"]));
     network["ipam"]["kubernetes"] = json!({"kubeconfig": "/k"});
@@ -230,4 +230,24 @@ fn with_timeout(section: &Value, timeout: &str) -> Value {
     let mut section = section.clone();
     section["timeout"] = json!(timeout);
     section
+}
+
+#[test]
+fn no_allocator_looks_elsewhere_if_the_selector_of_its_store_fails() {
+    let world = world();
+    world.delegate("ipam-ds-x", r#"printf '{"code":7,"msg":"the file is broken"}'; exit 1"#);
+    for (sets, runs) in [(json!(["kube"]), false), (json!(["idle"]), false), (Value::Null, true)] {
+        let mut selector = json!({"type": "ipam-ds-x"});
+        if !sets.is_null() {
+            selector["sets"] = sets;
+        }
+        let mut network = world.network(json!([selector, "ipam-da-x"]));
+        let given = [json!({"address": "10.0.0.2/24"})];
+        network["prevResult"] = json!({"cniVersion": "1.0.0", "ips": given});
+        world.take_calls();
+        let outcome = world.call("DEL", "c1", &network);
+        assert_eq!(outcome.exit == Some(0), runs, "{outcome:?}");
+        let calls = world.take_calls();
+        assert_eq!(calls.contains(&"ipam-da-x DEL".to_owned()), runs, "{calls:?}");
+    }
 }

@@ -70,11 +70,12 @@ impl<'a> Handoff<'a> {
         }
     }
 
-    /// The input of a delegate; `None` if the pools are known and it serves none of them.
+    /// The input of a delegate; `None` if the pools are known and it serves none of them. A release runs
+    /// it nevertheless: it may hold what a selector chose earlier.
     pub(crate) fn run_for(&self, step: &Step) -> Option<Run> {
         let pools = self.shown_to(step);
         let serves_none = step.serves.is_some() && pools.as_ref().is_some_and(Vec::is_empty);
-        if serves_none && !self.lacks_static_addresses_alone(step) {
+        if serves_none && !self.releases && !self.lacks_static_addresses_alone(step) {
             return None;
         }
         let section = self.ipam.seen_by(step);

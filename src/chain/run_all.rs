@@ -17,8 +17,16 @@ use ipam_kit::error::{Error, ErrorCode, Result};
 pub(crate) struct Failures(Vec<FailedStep>);
 
 struct FailedStep {
-    is_selector: bool,
+    role: FailedRole,
     error: Error,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FailedRole {
+    Selector,
+    /// It may set the store of the allocators behind it.
+    StoreSelector,
+    Other,
 }
 
 /// Runs a verb through every delegate that is configured, as [`run_planned`] has it.
@@ -34,7 +42,8 @@ pub(crate) fn run_all(
 /// Runs a verb through every delegate of a plan in order, also after failures.
 ///
 /// Each gets this `prev_result` with the pools that the selectors before it answered. STATUS also fails
-/// if one of these pools is for no delegate.
+/// if one of these pools is for no delegate. An allocator does not run behind a failed selector that may
+/// set its store: it would ask another store, and find nothing there.
 pub(crate) fn run_planned(
     session: &Session<'_>,
     plan: &Plan,
@@ -46,10 +55,13 @@ pub(crate) fn run_planned(
     let mut failures = Failures::default();
     let mut unshown = UnshownPools::default();
     for (i, step) in plan.steps.iter().enumerate() {
+        if step.is_allocator() && failures.lack_store() {
+            continue;
+        }
         let Some(run) = handoff.run_for(step) else { continue };
         let time = deadline.share(plan.steps.len() - i);
         if let Err(error) = run_step(session, verb, step, &run, prev_result, &mut handoff, time) {
-            failures.0.push(FailedStep { is_selector: step.is_selector(), error });
+            failures.0.push(FailedStep { role: FailedRole::of(step), error });
         }
         unshown.visit(step, handoff.pools());
     }
@@ -57,7 +69,7 @@ pub(crate) fn run_planned(
         && failures.0.is_empty()
         && let Err(error) = unshown.refuse_left(&plan.steps)
     {
-        failures.0.push(FailedStep { is_selector: false, error });
+        failures.0.push(FailedStep { role: FailedRole::Other, error });
     }
     Ok(failures)
 }
@@ -81,7 +93,22 @@ fn run_step(
     }
 }
 
+impl FailedRole {
+    fn of(step: &Step) -> Self {
+        match (step.is_selector(), step.sets.is_empty()) {
+            (true, true) => Self::Selector,
+            (true, false) => Self::StoreSelector,
+            (false, _) => Self::Other,
+        }
+    }
+}
+
 impl Failures {
+    /// Whether a selector failed that may set a store.
+    fn lack_store(&self) -> bool {
+        self.0.iter().any(|failed| failed.role == FailedRole::StoreSelector)
+    }
+
     /// Every failure counts.
     pub(super) fn join(self) -> Result<()> {
         Error::join(self.0.into_iter().map(|failed| failed.error))
@@ -90,14 +117,18 @@ impl Failures {
     /// Fails if a delegate other than a selector failed; returns the failures of selectors as
     /// warnings.
     ///
-    /// A selector's failure with code 113 counts, too: leases may lie where no delegate looks. It
-    /// does not if nothing was given (`is_bare`).
+    /// The failure of a selector with code 113, or of one that may set a store, counts, too: leases may
+    /// lie where no delegate looks. It does not if nothing was given (`is_bare`).
     pub(super) fn but_selectors(self, is_bare: bool) -> Result<Vec<Error>> {
         let mut errors = Vec::new();
         let mut warnings = Vec::new();
-        for FailedStep { is_selector, error } in self.0 {
-            let counts = error.code() == ErrorCode::RECORD && !is_bare;
-            if is_selector && !counts { warnings.push(error) } else { errors.push(error) }
+        for FailedStep { role, error } in self.0 {
+            let counts = match role {
+                FailedRole::Selector => error.code() == ErrorCode::RECORD && !is_bare,
+                FailedRole::StoreSelector => !is_bare,
+                FailedRole::Other => true,
+            };
+            if counts { errors.push(error) } else { warnings.push(error) }
         }
         if errors.is_empty() {
             return Ok(warnings);

@@ -104,7 +104,9 @@ impl<L: Ledger> Delegate for Allocate<L> {
             // Without a record, an address inside the pools counts as given by this allocator.
             let sets = sets(&mut allocator, &RequestedPools::of(request, &result)?)?;
             let addresses = result.ips.iter().map(|ip| ip.address.addr());
-            let inside = addresses.filter(|ip| sets.iter().any(|set| set.find(*ip).is_some()));
+            let leased =
+                addresses.filter(|ip| static_ips.iter().all(|it| it.address.addr() != *ip));
+            let inside = leased.filter(|ip| sets.iter().any(|set| set.find(*ip).is_some()));
             expected = inside.map(|ip| Lease::bare(IpNet::from(ip), Value::Null)).collect();
         }
         let held = allocator.held(&owner, &expected)?;

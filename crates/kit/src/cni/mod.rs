@@ -12,6 +12,7 @@ mod attachment;
 mod environment;
 mod network;
 mod result;
+mod strict_value;
 mod verb;
 mod version;
 

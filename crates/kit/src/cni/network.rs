@@ -1,6 +1,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use super::strict_value::StrictValue;
 use super::{Args, IpamResult, NetworkName, RequestedAddress, Version};
 use crate::error::{Error, ErrorCode, Result};
 
@@ -181,7 +182,7 @@ impl ValidAttachments {
 
 /// Reads a value as a type; error 7 names the place inside `path`, which is the value's own.
 pub fn parse_value<T: DeserializeOwned>(value: &Value, path: &str) -> Result<T> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
+    serde_path_to_error::deserialize(StrictValue(value)).map_err(|error| {
         let inner = error.path().to_string();
         let place = match inner.as_str() {
             "." => path.to_owned(),
@@ -299,6 +300,7 @@ mod tests {
         }
         for (value, message) in [
             (serde_json::json!("a, expected \"b\""), "p: expected an object, found a string"),
+            (serde_json::json!(["a", true]), "p: expected an object, found an array"),
             (serde_json::json!(4711), "p: expected an object, found a number"),
             (serde_json::json!({"token": 4711.5}), "p.token: expected a string, found a number"),
             (serde_json::json!({"token": true}), "p.token: expected a string, found a boolean"),
