@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,6 +31,9 @@ const PODS: usize = 4;
 /// pool without a gap.
 const PAUSE: Duration = Duration::from_millis(150);
 
+/// How long a node may take for some pods, or whereabouts for a DEL that works.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// Where whereabouts has its flat file and its login.
 const SETTINGS: &str = "/etc/cni/net.d/whereabouts.d";
 
@@ -39,9 +43,12 @@ struct Fleet {
     objects: Objects,
     calls: Mutex<Vec<Call>>,
     endings: Mutex<Vec<Ending>>,
-    /// All nodes have moved back, so no pod starts any more.
+    /// All nodes have moved back, or one has failed: no pod starts any more.
     is_over: AtomicBool,
 }
+
+/// Ends a fleet when it is dropped, also by a panic.
+struct EndOf<'a>(&'a AtomicBool);
 
 /// A node with two programs, of which its runtime calls one.
 struct Node {
@@ -74,6 +81,12 @@ struct Attachment {
 /// Multus had stripped the configuration.
 type Ending = (&'static str, Program, Program, bool);
 
+impl Drop for EndOf<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Fleet {
     /// A node for each release.
     fn new(kube: &Kube, releases: &[Release]) -> Self {
@@ -88,8 +101,19 @@ impl Fleet {
         }
     }
 
+    /// Lets all nodes work while they move over and back.
+    fn run(&self, pods: usize) {
+        thread::scope(|scope| {
+            for number in 0..self.nodes.len() {
+                scope.spawn(move || self.replace_pods(number));
+            }
+            self.move_nodes(pods);
+        });
+    }
+
     /// Replaces the pods of a node, one after the other.
     fn replace_pods(&self, number: usize) {
+        let _end = EndOf(&self.is_over);
         let node = &self.nodes[number];
         let mut pods: [Vec<Attachment>; PODS] = Default::default();
         for round in 0.. {
@@ -133,7 +157,9 @@ impl Fleet {
             let is_stripped = program == Program::Preset && place.is_multiple_of(2);
             node.del(&attachment, program, is_stripped);
             // A DEL of whereabouts succeeds also where it fails: its reconciler releases the rest.
+            let give_up = Instant::now() + PATIENCE;
             while program != Program::Preset && self.holds(&attachment) {
+                assert!(Instant::now() < give_up, "{program:?} leaves {}", attachment.container);
                 node.del(&attachment, program, is_stripped);
             }
             self.note(&attachment, Verb::Del, began, Outcome::Done(BTreeSet::new()));
@@ -158,17 +184,29 @@ impl Fleet {
     /// Moves all nodes over one by one, and back, each after it has replaced so many pods. So all
     /// programs work at once for a while.
     fn move_nodes(&self, pods: usize) {
+        let _end = EndOf(&self.is_over);
         for has_preset in [true, false] {
             for node in &self.nodes {
-                node.wait_for(pods);
+                self.wait_for(node, pods);
                 node.has_preset.store(has_preset, Ordering::Relaxed);
                 node.replaced.store(0, Ordering::Relaxed);
-                node.wait_for(pods / 2);
+                self.wait_for(node, pods / 2);
                 self.objects.assert_distinct();
             }
         }
-        self.nodes.iter().for_each(|node| node.wait_for(pods));
-        self.is_over.store(true, Ordering::Relaxed);
+        self.nodes.iter().for_each(|node| self.wait_for(node, pods));
+    }
+
+    /// Waits until a node has replaced so many pods.
+    #[track_caller]
+    fn wait_for(&self, node: &Node, pods: usize) {
+        let give_up = Instant::now() + PATIENCE;
+        while node.replaced.load(Ordering::Relaxed) < pods {
+            let program = node.program();
+            assert!(!self.is_over.load(Ordering::Relaxed), "{program:?}: a node has failed");
+            assert!(Instant::now() < give_up, "{program:?} replaces no pods");
+            sleep(Duration::from_millis(5));
+        }
     }
 
     /// Fails if two held an address at a time, if anything is left, or if a release has not met
@@ -232,16 +270,6 @@ impl Node {
         match self.has_preset.load(Ordering::Relaxed) {
             true => Program::Preset,
             false => Program::Old(self.release),
-        }
-    }
-
-    /// Waits until it has replaced so many pods.
-    #[track_caller]
-    fn wait_for(&self, pods: usize) {
-        let give_up = Instant::now() + Duration::from_secs(300);
-        while self.replaced.load(Ordering::Relaxed) < pods {
-            assert!(Instant::now() < give_up, "{:?} replaces no pods", self.program());
-            sleep(Duration::from_millis(5));
         }
     }
 
@@ -327,13 +355,8 @@ fn pod(container: &str) -> String {
 }
 
 fn run(crds: &Crds, releases: &[Release], pods: usize) {
-    let fleet = &Fleet::new(crds.served(), releases);
-    thread::scope(|scope| {
-        for number in 0..releases.len() {
-            scope.spawn(move || fleet.replace_pods(number));
-        }
-        fleet.move_nodes(pods);
-    });
+    let fleet = Fleet::new(crds.served(), releases);
+    fleet.run(pods);
     fleet.assert_sound();
 }
 
@@ -345,4 +368,24 @@ fn nodes_move_over_and_back_while_pods_start_and_end() {
     if full_size() {
         run(&Release::V094.crds(), &[Release::V094; 4], pods);
     }
+}
+
+#[test]
+fn a_fleet_ends_if_a_node_fails_or_an_address_has_two_holders() {
+    let fails = |text: &str, plant: fn(&Fleet)| {
+        let fleet = Fleet::new(Crds::shipped().served(), &[Release::V094; 2]);
+        plant(&fleet);
+        let panic = catch_unwind(AssertUnwindSafe(|| fleet.run(2))).unwrap_err();
+        let panic = panic.downcast_ref::<String>().unwrap();
+        assert!(panic.contains(text), "{panic}");
+    };
+    fails("a node has failed", |fleet| {
+        fs::remove_file(fleet.nodes[0].world.path("bin/ipam-da-kube")).unwrap();
+    });
+    fails("is held twice", |fleet| {
+        let entry = json!({"id": "planted", "podref": "ns/planted", "ifname": "net1"});
+        // 192.168.2.200 in two pools.
+        fleet.objects.create_pool("", "192.168.2.128/25", &json!({"72": entry}));
+        fleet.objects.create_pool("", "192.168.2.192/26", &json!({"8": entry}));
+    });
 }
