@@ -40,11 +40,16 @@ impl MisspeltKey {
     pub fn error(&self) -> Error {
         let error =
             Error::config(&self.path, format!("unknown key (did you mean {}?)", self.meant));
-        if folded(&self.key) == folded(self.meant) {
+        if self.is_in_other_letters() {
             return error.advise(OTHER_LETTERS);
         }
         let key = self.key.escape_debug();
         error.advise(format!("correct {key}; a key of your own needs a name that differs more"))
+    }
+
+    /// Whether it differs from the known key in upper and lower case alone.
+    fn is_in_other_letters(&self) -> bool {
+        folded(&self.key) == folded(self.meant)
     }
 
     /// The key as a line of a log.
@@ -187,6 +192,16 @@ pub fn refuse_other_letters(object: &Map<String, Value>, known: &[&str], path: &
         }
     }
     Ok(())
+}
+
+/// As [`refuse_other_letters`], for an object and its sections, or for each object in arrays at any
+/// depth.
+///
+/// # Errors
+/// There is such a key; the error names its path.
+pub fn refuse_other_letters_inside(value: &Value, keys: &[Key], path: &str) -> Result<()> {
+    let refused = misspelt(value, keys, path).into_iter().find(MisspeltKey::is_in_other_letters);
+    refused.map_or(Ok(()), |it| Err(it.error()))
 }
 
 /// A key as Go compares it: regardless of case, also of two letters beyond ASCII.
@@ -357,5 +372,20 @@ mod tests {
             );
         }
         assert!(refused("subnet").is_ok() && refused("subnets").is_ok());
+    }
+
+    #[test]
+    fn other_letters_are_refused_at_any_depth() {
+        let refused =
+            |ipam: Value| refuse_other_letters_inside(&ipam, IPAM, "ipam").unwrap_err().to_string();
+        for (ipam, place) in [
+            (json!({"TimeOut": 1}), "TimeOut"),
+            (json!({"ranges": [[{}], [{"excludes": [], "Exclude": []}]]}), "ranges[1][0].Exclude"),
+            (json!({"pools": [{"ranges": [{"Gateway": 1}]}]}), "pools[0].ranges[0].Gateway"),
+        ] {
+            assert!(refused(ipam).starts_with(&format!("ipam.{place}: unknown key")));
+        }
+        let misspelt = json!({"timeot": 1, "ranges": [{"excludes": []}]});
+        assert!(refuse_other_letters_inside(&misspelt, IPAM, "ipam").is_ok());
     }
 }

@@ -1,7 +1,5 @@
 //! The keys of whereabouts, in the section `ipam` and in the flat file.
 
-use std::path::PathBuf;
-
 use ipam_kit::cni::Route;
 use ipam_kit::keys::Key;
 use serde::Deserialize;
@@ -49,8 +47,7 @@ pub(crate) const WITHOUT_EFFECT: &[Key] = &[
     Key::Value("log_level"),
 ];
 
-/// The keys of an element of `ipRanges`.
-pub(crate) const RANGE: &[Key] = &[
+const RANGE: &[Key] = &[
     Key::Value("range"),
     Key::Value("range_start"),
     Key::Value("range_end"),
@@ -116,7 +113,7 @@ pub(crate) struct StoreKeys {
     pub(crate) network_name: Option<String>,
     pub(crate) enable_overlapping_ranges: Option<bool>,
     pub(crate) kubernetes: Option<KubernetesKeys>,
-    pub(crate) configuration_path: Option<PathBuf>,
+    pub(crate) configuration_path: Option<String>,
     pub(crate) datastore: Option<String>,
     pub(crate) etcd_host: Option<String>,
     pub(crate) node_slice_size: Option<String>,

@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
-use ipam_kit::cni::{parse_object, parse_value};
+use ipam_kit::cni::parse_object;
 use ipam_kit::host::read_trusted;
-use ipam_kit::keys::{misspelt, names, refuse_other_letters};
-use ipam_kit::{ErrorCode, Result};
+use ipam_kit::keys::{Key, misspelt, refuse_other_letters_inside};
+use ipam_kit::{Error, ErrorCode, Result};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::config::KEYS;
+use crate::tolerance::Tolerance;
 use crate::written::WrittenPlace;
 
 /// The flat files of the host, of which the first counts that exists.
@@ -33,11 +34,15 @@ impl FlatFile {
     /// that of the host.
     ///
     /// # Errors
-    /// It is not trusted, cannot be read, or is not one JSON object.
-    pub(crate) fn find(named: Option<&Path>) -> Result<Option<Self>> {
-        let named = named.filter(|path| !path.as_os_str().is_empty());
-        if let Some(path) = named {
-            let found = Self::read(path).map_err(|error| error.at("ipam.configuration_path"))?;
+    /// It is not trusted, cannot be read, or is not one JSON object; the path named is relative.
+    pub(crate) fn find(named: Option<&str>) -> Result<Option<Self>> {
+        if let Some(named) = named.filter(|named| !named.is_empty()) {
+            let (key, path) = ("ipam.configuration_path", Path::new(named));
+            if path.is_relative() {
+                let message = format!("expected an absolute path, found {named:?}");
+                return Err(Error::config(key, message));
+            }
+            let found = Self::read(path).map_err(|error| error.at(key))?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -67,9 +72,8 @@ impl FlatFile {
     ///
     /// # Errors
     /// There is such a key.
-    pub(crate) fn refuse_other_letters(&self) -> Result<()> {
-        let Value::Object(content) = &self.content else { return Ok(()) };
-        refuse_other_letters(content, &names(KEYS), &self.path)
+    pub(crate) fn refuse_other_letters(&self, keys: &[Key]) -> Result<()> {
+        refuse_other_letters_inside(&self.content, keys, &self.path)
     }
 
     /// A warning for each misspelt key.
@@ -81,13 +85,18 @@ impl FlatFile {
     ///
     /// # Errors
     /// A key has a value of the wrong type, which the error does not show.
-    pub(crate) fn keys<K: DeserializeOwned>(&self) -> Result<K> {
-        parse_value(&self.content, &self.path)
+    pub(crate) fn keys<K: DeserializeOwned>(&self, tolerance: &mut Tolerance) -> Result<K> {
+        tolerance.keys(&self.content, &self.path)
     }
 
     /// The place of a key.
     pub(crate) fn place(&self, key: &str) -> WrittenPlace {
         WrittenPlace::of_file(&self.path, key)
+    }
+
+    /// Its path.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
     }
 
     /// The whole content.

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use crate::config::StoreKeys;
 use crate::flat_file::FLAT_FILES;
 use crate::merged_keys::MergedKeys;
+use crate::tolerance::Tolerance;
 use crate::written::Written;
 
 /// The section `kube`, as the keys of whereabouts name it.
@@ -27,23 +28,26 @@ impl KubePatch {
     pub(crate) fn read(
         ipam: &Map<String, Value>,
         keys: &mut MergedKeys<'_, StoreKeys>,
+        tolerance: &mut Tolerance,
     ) -> Result<Self> {
         let own = ipam.get("kube").unwrap_or(&Value::Null);
-        let own: Option<Map<String, Value>> = parse_value(own, "ipam.kube")?;
+        let own: Option<Map<String, Value>> = tolerance.allow(parse_value(own, "ipam.kube"))?;
         let mut own = own.unwrap_or_default();
-        own.retain(|_, value| !value.is_null());
+        // The allocator reads an empty text as missing, too.
+        own.retain(|_, value| !value.is_null() && value != "");
         let mut members = Map::new();
         if !own.contains_key("kubeconfig") {
             let login = keys.take("kubernetes.kubeconfig", |keys| {
                 &mut keys.kubernetes.get_or_insert_default().kubeconfig
             });
-            let login = login.ok_or_else(without_login)?;
+            let login = login.ok_or_else(|| tolerance.ended_by(without_login()))?;
             members.insert("kubeconfig".to_owned(), login.value.into());
         }
         if !own.contains_key("networkName")
             && let Some(name) = keys.take("network_name", |keys| &mut keys.network_name)
+            && let Some(name) = tolerance.allow(checked_name(name).map(Some))?
         {
-            members.insert("networkName".to_owned(), checked_name(name)?.into());
+            members.insert("networkName".to_owned(), name.into());
         }
         // That of the flat file has no effect in whereabouts, either.
         if !own.contains_key("overlapCheck")
@@ -75,7 +79,8 @@ fn checked_name(name: Written<String>) -> Result<String> {
     }
     let error = place.error(format!("invalid name {name:?} for an object of Kubernetes"));
     Err(place.shown(error, "a name for objects of Kubernetes").advise(
-        "use lower-case letters, digits, - and ., beginning with a letter or a digit, and at most 200",
+        "use lower-case letters, digits, - and ., \
+         beginning with a letter or a digit, and at most 200 characters",
     ))
 }
 
@@ -117,9 +122,14 @@ mod tests {
         });
         assert_eq!(Call::bare(ipam.clone()).ok().get("ipam"), None);
         let mut some = ipam;
-        some["kube"] = json!({"overlapCheck": true, "networkName": null, "timeout": "5s"});
         let patch = json!({"kube": {"kubeconfig": "/k", "networkName": "blue"}});
-        assert_eq!(Call::ipam(some).ok()["ipam"], patch);
+        for missing in [json!(null), json!("")] {
+            some["kube"] = json!({"overlapCheck": true, "networkName": missing, "timeout": "5s"});
+            some["kube"]["kubeconfig"] = missing;
+            assert_eq!(Call::ipam(some.clone()).ok()["ipam"], patch);
+        }
+        let nameless = json!({"range": "::/64", "kube": {"networkName": ""}});
+        Call::ipam(nameless).err(7, "ipam.range: ::/64 gives invalid names");
         Call::ipam(json!({"kube": "/k"})).err(7, "ipam.kube: expected an object, found a string");
     }
 
@@ -134,21 +144,6 @@ mod tests {
             let details = call.err(7, "ipam.kubernetes.kubeconfig: missing: ");
             assert!(details.contains("/etc/cni/net.d/whereabouts.d/whereabouts.conf"), "{details}");
         }
-    }
-
-    #[test]
-    fn a_release_needs_neither_ranges_nor_a_flat_file() {
-        for ipam in [json!({"range": 5}), json!({"range": "x"}), json!({"ipRanges": [{}]})] {
-            for verb in ["DEL", "GC"] {
-                let answer = Call::ipam(ipam.clone()).verb(verb).ok();
-                assert_eq!(answer["ipam"]["kube"]["kubeconfig"], "/k");
-                assert_eq!(answer["pools"], json!([]));
-            }
-        }
-        let broken = Call::ipam(json!({"range": "10.0.0.0/24"})).flat("{").verb("DEL");
-        assert_eq!(broken.ok()["ipam"]["kube"]["kubeconfig"], "/k");
-        let pools = Call::ipam(json!({"range": "10.0.0.0/24"})).verb("DEL").pools();
-        assert_eq!(pools, ["10.0.0.1-10.0.0.254"]);
     }
 
     #[test]

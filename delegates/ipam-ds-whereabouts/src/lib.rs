@@ -18,6 +18,7 @@ mod requests;
 mod selector;
 #[cfg(test)]
 mod testing;
+mod tolerance;
 mod written;
 
 use ipam_kit::Select;

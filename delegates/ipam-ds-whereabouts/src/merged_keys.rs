@@ -1,8 +1,10 @@
 //! Which of two configurations a key is taken from.
 
-use serde::Deserialize;
+use ipam_kit::Result;
+use serde::de::DeserializeOwned;
 
 use crate::flat_file::FlatFile;
+use crate::tolerance::Tolerance;
 use crate::written::{Written, WrittenPlace};
 
 /// The keys of the network configuration, and those of the flat file, which fill what is empty.
@@ -12,13 +14,17 @@ pub(crate) struct MergedKeys<'a, K> {
     flat: Option<(&'a FlatFile, K)>,
 }
 
-impl<'a, K: for<'de> Deserialize<'de>> MergedKeys<'a, K> {
+impl<'a, K: DeserializeOwned> MergedKeys<'a, K> {
     /// The keys of `ipam` beside those of a flat file.
     ///
     /// # Errors
     /// A key of the file has the wrong type.
-    pub(crate) fn new(ipam: K, flat: Option<&'a FlatFile>) -> ipam_kit::Result<Self> {
-        let flat = flat.map(|file| Ok((file, file.keys()?))).transpose()?;
+    pub(crate) fn new(
+        ipam: K,
+        flat: Option<&'a FlatFile>,
+        tolerance: &mut Tolerance,
+    ) -> Result<Self> {
+        let flat = flat.map(|file| Ok((file, file.keys(tolerance)?))).transpose()?;
         Ok(Self { ipam, flat })
     }
 

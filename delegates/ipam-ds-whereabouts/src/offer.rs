@@ -3,17 +3,17 @@
 use std::net::IpAddr;
 
 use ipam_kit::cni::{Dns, IpConfig, Route, Verb};
-use ipam_kit::keys::{names, refuse_other_letters};
+use ipam_kit::keys::nearest;
 use ipam_kit::{Error, Request, Result, Selection};
 use ipnet::IpNet;
 use log::warn;
 use serde_json::{Map, Value};
 
-use crate::config::{AddressKeys, DnsKeys, PoolKeys, RANGE, RangeKeys};
+use crate::config::{AddressKeys, DnsKeys, PoolKeys, RangeKeys};
 use crate::merged_keys::MergedKeys;
-use crate::pools::OnRequest;
+use crate::pools::pools;
 use crate::range::{RangeText, UsableRange, read_address, read_cidr};
-use crate::requests::PodRequests;
+use crate::requests::{OnRequest, PodRequests};
 use crate::written::{Written, WrittenPlace};
 
 /// Chooses what a pod gets. `has_network_name` tells whether the names of objects begin with that
@@ -28,39 +28,36 @@ pub(crate) fn choose(
     request: &Request,
 ) -> Result<Selection> {
     let ipam = request.network.ipam();
-    if request.is_strict() {
-        refuse_letters_of_ranges(ipam)?;
-    }
-    let mut ranges = read_ranges(&mut keys)?;
+    let mut remarks = Vec::new();
+    let mut ranges = read_ranges(&mut keys, &mut remarks)?;
     refuse_overlaps(&ranges)?;
     if !has_network_name {
         ranges.iter().try_for_each(refuse_nameless)?;
     }
-    let mut remarks: Vec<String> = ranges.iter().flat_map(|range| range.ignored.clone()).collect();
+    remarks.extend(ranges.iter().flat_map(|range| range.ignored.clone()));
     if request.verb == Verb::Add {
         remarks.iter().for_each(|remark| warn!("{remark}"));
     }
     let (routes, dns) = (read_routes(&mut keys)?, read_dns(&mut keys));
-    let mut fixed = read_fixed(&mut keys)?;
-    if !fixed.is_empty() {
+    let mut static_addresses = read_static_addresses(&mut keys)?;
+    if !static_addresses.is_empty() {
         remarks.push("ipam.addresses are not claimed: every pod gets them".to_owned());
     }
-    for range in &mut ranges {
-        range.exclude_addresses(fixed.iter().map(|ip| ip.address.addr()));
-    }
-    let requests = PodRequests::read(request, &ranges, &mut fixed)?;
-    let mut pools = OnRequest::read(&mut keys)?.pools(&ranges, &requests.in_ranges)?;
+    let requests = PodRequests::read(request, &ranges, &mut static_addresses)?;
+    ranges.iter_mut().for_each(|range| range.keep_free(&requests.gateways));
+    let rule = OnRequest::read(&mut keys)?;
+    let mut pools = pools(rule, &ranges, &requests.in_ranges)?;
     if ipam.get("strategy").is_none_or(Value::is_null) {
         pools.iter_mut().for_each(|pool| pool.strategy = Some("lowest".to_owned()));
     }
-    let static_addresses: Vec<IpConfig> = fixed.into_iter().chain(requests.outside).collect();
+    static_addresses.extend(requests.outside);
     if pools.is_empty() && static_addresses.is_empty() {
         if request.verb == Verb::Add {
             return Err(Error::config(
                 "ipam.range",
                 "missing: there is neither a range nor an address",
             )
-            .advise("set range, ipRanges or addresses"));
+            .advise(misspelt_range(ipam)));
         }
         remarks
             .push("ipam.range is missing: a pod gets only addresses that it asks for".to_owned());
@@ -75,18 +72,21 @@ pub(crate) fn choose(
     })
 }
 
-/// whereabouts reads a key in any letters, and its `Exclude` must not be ignored.
-fn refuse_letters_of_ranges(ipam: &Map<String, Value>) -> Result<()> {
-    let ranges = ipam.get("ipRanges").and_then(Value::as_array).into_iter().flatten();
-    for (i, range) in ranges.enumerate() {
-        if let Some(range) = range.as_object() {
-            refuse_other_letters(range, &names(RANGE), &format!("ipam.ipRanges[{i}]"))?;
-        }
-    }
-    Ok(())
+/// The advice for a pod without any address.
+fn misspelt_range(ipam: &Map<String, Value>) -> String {
+    let known = ["range", "ipRanges", "addresses"];
+    let misspelt = ipam.keys().find_map(|key| Some((key, nearest(key, known)?)));
+    let hint = misspelt.map(|(key, meant)| {
+        format!(", instead of ipam.{} (did you mean {meant}?)", key.escape_debug())
+    });
+    format!("set range, ipRanges or addresses{}", hint.unwrap_or_default())
 }
 
-fn read_ranges(keys: &mut MergedKeys<'_, PoolKeys>) -> Result<Vec<UsableRange>> {
+/// Reads the ranges; `remarks` gets a text for each key without an effect.
+fn read_ranges(
+    keys: &mut MergedKeys<'_, PoolKeys>,
+    remarks: &mut Vec<String>,
+) -> Result<Vec<UsableRange>> {
     let gateway = keys.take("gateway", |keys| &mut keys.gateway);
     let gateway = gateway.map(|text| read_address(&text.value, &text.place)).transpose()?;
     let mut ranges = Vec::new();
@@ -100,6 +100,10 @@ fn read_ranges(keys: &mut MergedKeys<'_, PoolKeys>) -> Result<Vec<UsableRange>> 
             ignores_bounds: true,
         };
         ranges.push(UsableRange::read(text, gateway)?);
+    } else {
+        remarks.extend(keys.take("range_start", |keys| &mut keys.range_start).map(unused));
+        remarks.extend(keys.take("range_end", |keys| &mut keys.range_end).map(unused));
+        remarks.extend(keys.take("exclude", |keys| &mut keys.exclude).map(unused));
     }
     if let Some(Written { value, place }) = keys.take("ipRanges", |keys| &mut keys.ip_ranges) {
         for (i, range) in value.into_iter().enumerate() {
@@ -108,6 +112,10 @@ fn read_ranges(keys: &mut MergedKeys<'_, PoolKeys>) -> Result<Vec<UsableRange>> 
         }
     }
     Ok(ranges)
+}
+
+fn unused<T>(key: Written<T>) -> String {
+    format!("{} is ignored: ipam.range, to which it belongs, is missing", key.place)
 }
 
 /// An element of `ipRanges`.
@@ -133,7 +141,8 @@ fn refuse_overlaps(ranges: &[UsableRange]) -> Result<()> {
     for (i, range) in ranges.iter().enumerate() {
         if let Some(other) = ranges[..i].iter().find(|other| range.overlaps(other)) {
             let message = format!("{range} overlaps {other} of {}", other.place);
-            return Err(range.place.error(message));
+            let error = range.place.error(message);
+            return Err(error.advise("make them disjoint, or remove one of them"));
         }
     }
     Ok(())
@@ -151,11 +160,11 @@ fn refuse_nameless(range: &UsableRange) -> Result<()> {
 }
 
 /// The addresses that every pod gets, each once.
-fn read_fixed(keys: &mut MergedKeys<'_, PoolKeys>) -> Result<Vec<IpConfig>> {
+fn read_static_addresses(keys: &mut MergedKeys<'_, PoolKeys>) -> Result<Vec<IpConfig>> {
     let Some(Written { value, place }) = keys.take("addresses", |keys| &mut keys.addresses) else {
         return Ok(Vec::new());
     };
-    let mut fixed: Vec<IpConfig> = Vec::new();
+    let mut static_addresses: Vec<IpConfig> = Vec::new();
     for (i, AddressKeys { address, gateway }) in value.into_iter().enumerate() {
         let place = place.inner(format_args!("[{i}]"));
         let at_address = place.inner(".address");
@@ -165,11 +174,11 @@ fn read_fixed(keys: &mut MergedKeys<'_, PoolKeys>) -> Result<Vec<IpConfig>> {
         let gateway = gateway.filter(|text| !text.is_empty());
         let gateway =
             gateway.map(|text| read_address(&text, &place.inner(".gateway"))).transpose()?;
-        if fixed.iter().all(|ip| ip.address.addr() != address.addr()) {
-            fixed.push(IpConfig::new(address, gateway));
+        if static_addresses.iter().all(|ip| ip.address.addr() != address.addr()) {
+            static_addresses.push(IpConfig::new(address, gateway));
         }
     }
-    Ok(fixed)
+    Ok(static_addresses)
 }
 
 fn read_routes(keys: &mut MergedKeys<'_, PoolKeys>) -> Result<Vec<Route>> {
@@ -259,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pod_gets_the_addresses_and_no_range_gives_them() {
+    fn every_pod_gets_the_addresses() {
         let ipam = json!({
             "range": "10.0.0.0/24",
             "addresses": [
@@ -281,7 +290,6 @@ mod tests {
             ])
         );
         assert_eq!(answer["pools"].as_array().unwrap().len(), 1);
-        assert_eq!(answer["pools"][0]["ranges"][0]["exclude"], json!(["10.0.0.7/32"]));
         let remarks = call().verb("STATUS").ok()["remarks"].clone();
         assert_eq!(remarks, json!(["ipam.addresses are not claimed: every pod gets them"]));
         for (addresses, message) in [
@@ -296,12 +304,14 @@ mod tests {
 
     #[test]
     fn without_ranges_there_are_static_addresses_or_an_error() {
-        let fixed = Call::ipam(json!({"addresses": [{"address": "10.0.0.7/24"}]})).ok();
-        assert_eq!((&fixed["pools"], fixed["static"].as_array().unwrap().len()), (&json!([]), 1));
+        let alone = Call::ipam(json!({"addresses": [{"address": "10.0.0.7/24"}]})).ok();
+        assert_eq!((&alone["pools"], alone["static"].as_array().unwrap().len()), (&json!([]), 1));
         let asked = Call::ipam(json!({})).args("IP=10.0.0.7/24").ok();
         assert_eq!(asked["static"], json!([{"address": "10.0.0.7/24"}]));
         Call::ipam(json!({"ipRanges": [], "range": ""}))
             .err(7, "ipam.range: missing: there is neither");
+        let details = Call::ipam(json!({"rnage": "10.0.0.0/24"})).err(7, "ipam.range: missing");
+        assert!(details.ends_with("instead of ipam.rnage (did you mean range?)"), "{details}");
         let status = Call::ipam(json!({})).verb("STATUS").ok();
         assert!(status["remarks"][0].as_str().unwrap().starts_with("ipam.range is missing"));
     }

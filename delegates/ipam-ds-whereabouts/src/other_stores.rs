@@ -3,11 +3,21 @@
 use std::path::Path;
 
 use ipam_kit::Result;
+use ipam_kit::keys::Key;
 use serde::Deserialize;
 
 use crate::config::StoreKeys;
 use crate::flat_file::{FlatFile, PROVIDER_FILE};
 use crate::merged_keys::MergedKeys;
+use crate::tolerance::Tolerance;
+
+const PROVIDER_KEYS: &[Key] = &[
+    Key::Value("ipamtype"),
+    Key::Value("ipamuser"),
+    Key::Value("ipampwd"),
+    Key::Value("ipamurl"),
+    Key::Value("appid"),
+];
 
 /// The key of the provider's file that is read.
 #[derive(Debug, Default, Deserialize)]
@@ -20,14 +30,25 @@ struct ProviderKeys {
 ///
 /// # Errors
 /// Code 7: the file of a provider or a key says so; the error names the delegate that will serve
-/// it.
-pub(crate) fn refuse_other_stores(keys: &mut MergedKeys<'_, StoreKeys>) -> Result<()> {
-    if let Some(file) = FlatFile::read(Path::new(PROVIDER_FILE))? {
-        refuse_provider(&file)?;
+/// it. A release ends by a provider alone: old configurations may have keys of a store that
+/// whereabouts has left since, and runtimes remember them.
+pub(crate) fn refuse_other_stores(
+    keys: &mut MergedKeys<'_, StoreKeys>,
+    tolerance: &mut Tolerance,
+) -> Result<()> {
+    if let Some(file) = tolerance.allow(FlatFile::read(Path::new(PROVIDER_FILE)))? {
+        refuse_provider(&file, tolerance)?;
     }
+    tolerance.allow(refuse_keys(keys))
+}
+
+fn refuse_keys(keys: &mut MergedKeys<'_, StoreKeys>) -> Result<()> {
     if let Some(size) = keys.take("node_slice_size", |keys| &mut keys.node_slice_size) {
         let error = size.place.error("node slices are not supported yet");
-        return Err(error.advise("a later release of ipam-da-kube will serve them: remove the key to share one pool among all nodes"));
+        return Err(error.advise(
+            "a later release of ipam-da-kube will serve them: \
+             if no pod uses the network, remove the key, so that all nodes share one pool",
+        ));
     }
     let datastore = keys.take("datastore", |keys| &mut keys.datastore);
     if datastore.is_some_and(|datastore| datastore.value == "kubernetes") {
@@ -46,8 +67,9 @@ pub(crate) fn refuse_other_stores(keys: &mut MergedKeys<'_, StoreKeys>) -> Resul
     }
 }
 
-fn refuse_provider(file: &FlatFile) -> Result<()> {
-    let provider = file.keys::<ProviderKeys>()?.ipamtype.unwrap_or_default();
+fn refuse_provider(file: &FlatFile, tolerance: &mut Tolerance) -> Result<()> {
+    tolerance.allow(file.refuse_other_letters(PROVIDER_KEYS))?;
+    let provider = file.keys::<ProviderKeys>(tolerance)?.ipamtype.unwrap_or_default();
     let place = file.place("ipamtype");
     match provider.as_str() {
         "phpipam" | "openwisp" => Err(place
@@ -64,6 +86,7 @@ fn refuse_provider(file: &FlatFile) -> Result<()> {
 mod tests {
     use std::fs;
 
+    use ipam_kit::cni::Verb;
     use serde_json::json;
 
     use super::*;
@@ -72,7 +95,7 @@ mod tests {
     #[test]
     fn leases_in_etcd_and_node_slices_are_refused() {
         let refused = |store: serde_json::Value, key: &str| {
-            for verb in ["ADD", "DEL", "STATUS"] {
+            for verb in ["ADD", "CHECK", "STATUS"] {
                 let start = format!("ipam.{key}: ");
                 let details = Call::ipam(store.clone()).verb(verb).err(7, &start);
                 assert!(details.contains("a later release of ipam-da-"), "{details}");
@@ -96,23 +119,32 @@ mod tests {
     fn the_file_of_a_provider_names_the_delegate_that_will_serve_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("whereabouts-ipam.conf");
-        let refusal = |content: &str| {
+        let refusal = |verb: Verb, content: &str| {
             fs::write(&path, content).unwrap();
             let file = FlatFile::read(&path).unwrap().unwrap();
-            refuse_provider(&file).map_err(|error| error.in_full())
+            refuse_provider(&file, &mut Tolerance::of(verb)).map_err(|error| error.in_full())
         };
         for (content, words) in [
             (r#"{"ipamtype": "phpipam", "ipampwd": "pa55"}"#, "ipam-da-phpipam will serve it"),
             (r#"{"ipamtype": "openwisp"}"#, "ipam-da-openwisp will serve it"),
             (r#"{"ipamtype": "nsxtipam"}"#, "is not supported, and will not be"),
-            (r#"{"ipamtype": 5}"#, "expected a string, found a number"),
         ] {
-            let error = refusal(content).unwrap_err();
-            assert!(error.contains(".ipamtype: ") && error.contains(words), "{error}");
-            assert!(!error.contains("pa55"), "{error}");
+            for verb in [Verb::Add, Verb::Del] {
+                let error = refusal(verb, content).unwrap_err();
+                assert!(error.contains(".ipamtype: ") && error.contains(words), "{error}");
+                assert!(!error.contains("pa55"), "{error}");
+            }
+        }
+        for (content, words) in [
+            (r#"{"ipamtype": 5}"#, ".ipamtype: expected a string, found a number"),
+            (r#"{"IpamType": "phpipam"}"#, ".IpamType: unknown key (did you mean ipamtype?)"),
+        ] {
+            let error = refusal(Verb::Add, content).unwrap_err();
+            assert!(error.contains(words), "{error}");
+            assert!(refusal(Verb::Del, content).is_ok(), "{content}");
         }
         for content in [r#"{"ipamtype": ""}"#, r#"{"ipamtype": "kubernetes"}"#, "{}"] {
-            assert!(refusal(content).is_ok(), "{content}");
+            assert!(refusal(Verb::Add, content).is_ok(), "{content}");
         }
     }
 }

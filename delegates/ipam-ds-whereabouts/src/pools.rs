@@ -3,68 +3,35 @@
 use ipam_kit::pool::Pool;
 use ipam_kit::{Error, Result};
 
-use crate::config::PoolKeys;
-use crate::merged_keys::MergedKeys;
 use crate::range::UsableRange;
-use crate::requests::RequestInRange;
+use crate::requests::{OnRequest, RequestInRange};
 
-/// The rule for a range in which a pod asks for an address.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) enum OnRequest {
-    /// One of its addresses beside the requested one, as with whereabouts.
-    #[default]
-    Beside,
-    /// The requested address alone.
-    Instead,
-}
-
-impl OnRequest {
-    /// Reads the key `requested`.
-    ///
-    /// # Errors
-    /// Its word is unknown.
-    pub(crate) fn read(keys: &mut MergedKeys<'_, PoolKeys>) -> Result<Self> {
-        let Some(word) = keys.take("requested", |keys| &mut keys.requested) else {
-            return Ok(Self::default());
+/// Returns a pool of each range, and of each requested address beside.
+///
+/// # Errors
+/// A range has no address left, or two requests would take its place.
+pub(crate) fn pools(
+    rule: OnRequest,
+    ranges: &[UsableRange],
+    requested: &[RequestInRange],
+) -> Result<Vec<Pool>> {
+    let mut pools = Vec::new();
+    for (number, range) in ranges.iter().enumerate() {
+        let mut its = requested.iter().filter(|requested| requested.range == number);
+        let pool = match rule {
+            OnRequest::Beside => without(range, its)?,
+            OnRequest::Instead => match (its.next(), its.next()) {
+                (None, _) => Pool::new(None, vec![range.part(range.first, range.last)]),
+                (Some(first), None) => first.pool(range),
+                (Some(first), Some(second)) => return Err(second_request(first, second, range)),
+            },
         };
-        match word.value.as_str() {
-            "beside" => Ok(Self::Beside),
-            "instead" => Ok(Self::Instead),
-            other => {
-                let expected = "\"beside\" or \"instead\"";
-                let error = format!("unknown word {other:?}: expected {expected}");
-                Err(word.place.shown(word.place.error(error), expected))
-            }
-        }
+        pools.extend(pool);
     }
-
-    /// Returns a pool of each range, and of each requested address beside.
-    ///
-    /// # Errors
-    /// A range has no address left, or two requests would take its place.
-    pub(crate) fn pools(
-        self,
-        ranges: &[UsableRange],
-        requested: &[RequestInRange],
-    ) -> Result<Vec<Pool>> {
-        let mut pools = Vec::new();
-        for (number, range) in ranges.iter().enumerate() {
-            let mut its = requested.iter().filter(|requested| requested.range == number);
-            let pool = match self {
-                Self::Beside => without(range, its)?,
-                Self::Instead => match (its.next(), its.next()) {
-                    (None, _) => Pool::new(None, vec![range.part(range.first, range.last)]),
-                    (Some(first), None) => first.pool(range),
-                    (Some(first), Some(second)) => return Err(twice(first, second, range)),
-                },
-            };
-            pools.extend(pool);
-        }
-        if let Self::Beside = self {
-            pools.extend(requested.iter().filter_map(|it| it.pool(&ranges[it.range])));
-        }
-        Ok(pools)
+    if let OnRequest::Beside = rule {
+        pools.extend(requested.iter().filter_map(|it| it.pool(&ranges[it.range])));
     }
+    Ok(pools)
 }
 
 /// The pool of a range without addresses that have pools of their own.
@@ -83,7 +50,7 @@ fn without<'a>(
     }
 }
 
-fn twice(first: &RequestInRange, second: &RequestInRange, range: &UsableRange) -> Error {
+fn second_request(first: &RequestInRange, second: &RequestInRange, range: &UsableRange) -> Error {
     let reason = format!(
         "the second request for {}, after {} of {}",
         range.place, first.address, first.path

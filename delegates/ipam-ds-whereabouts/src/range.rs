@@ -3,9 +3,9 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use ipam_kit::Result;
 use ipam_kit::cni::address;
 use ipam_kit::pool::RangeConfig;
+use ipam_kit::{Error, Result};
 use ipnet::IpNet;
 
 use crate::written::{Written, WrittenPlace};
@@ -22,6 +22,8 @@ pub(crate) struct RangeText {
     /// Whether a bound that cannot be used is ignored; otherwise it is an error.
     pub(crate) ignores_bounds: bool,
 }
+
+const BOTH_BOUNDS: &str = "expected FIRST-LAST/LENGTH, such as 10.1.2.5-10.1.2.25/24";
 
 /// A range that addresses are given out of: first <= last, neither of them the network or the
 /// broadcast address.
@@ -46,11 +48,16 @@ impl UsableRange {
     /// A text is malformed, the range is too small, or a bound cannot be used and is not ignored.
     pub(crate) fn read(text: RangeText, gateway: Option<IpAddr>) -> Result<Self> {
         let RangeText { place, range, start, end, exclude, ignores_bounds } = text;
+        let mut ignored = Vec::new();
         let (start, cidr, end) = match range.value.split_once('-') {
             None => (read_bound(start)?, read_cidr(&range.value, &range.place)?, read_bound(end)?),
-            Some((start, cidr)) => {
-                let start = read_address(start, &range.place)?;
-                let cidr = read_cidr(cidr, &range.place)?;
+            Some((first, last)) => {
+                ignored.extend([start, end].into_iter().flatten().map(|bound| {
+                    format!("{} is ignored: {} has a first and a last address", bound.place, place)
+                }));
+                let with_form = |error: Error| error.advise(BOTH_BOUNDS);
+                let start = read_address(first, &range.place).map_err(with_form)?;
+                let cidr = read_cidr(last, &range.place).map_err(with_form)?;
                 if !cidr.contains(&start) {
                     return Err(range.place.error(format!("{start} is not in {}", cidr.trunc())));
                 }
@@ -63,11 +70,10 @@ impl UsableRange {
             let message = format!(
                 "{subnet} is too small: neither its first nor its last address is given out"
             );
-            return Err(range.place.error(message));
+            return Err(range.place.error(message).advise("use one of at least four addresses"));
         }
         let first = address::next(subnet.network()).expect("a subnet of four addresses");
         let last = address::previous(subnet.broadcast()).expect("a subnet of four addresses");
-        let mut ignored = Vec::new();
         let mut usable = |bound: Option<Written<IpAddr>>, first: IpAddr| {
             let Some(Written { value, place }) = bound else { return Ok(None) };
             if first <= value && value <= last {
@@ -88,12 +94,10 @@ impl UsableRange {
     }
 
     /// Excludes those of some addresses that the range would give out.
-    pub(crate) fn exclude_addresses(&mut self, addresses: impl Iterator<Item = IpAddr>) {
-        for address in addresses {
-            if self.spans(address) {
-                self.exclude.push(IpNet::from(address));
-            }
-        }
+    pub(crate) fn keep_free(&mut self, addresses: &[IpAddr]) {
+        let inside = addresses.iter().copied().filter(|address| self.spans(*address));
+        let inside: Vec<IpNet> = inside.map(IpNet::from).collect();
+        self.exclude.extend(inside);
     }
 
     /// Whether an address is between the first and the last one.
@@ -198,7 +202,7 @@ fn read_exclude(
     Ok(holes)
 }
 
-fn without_zeros(text: &str) -> String {
+pub(crate) fn without_zeros(text: &str) -> String {
     if text.contains(':') {
         return text.to_owned();
     }
@@ -216,7 +220,7 @@ fn without_zeros(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use crate::testing::Call;
 
@@ -238,7 +242,7 @@ mod tests {
             ["10.0.0.0/31", "10.0.0.1/32", "10.0.0.0-10.0.0.1/31", "fd00::/127", "fd00::1/128"]
         {
             let details = Call::ipam(json!({"range": small})).err(7, "ipam.range: ");
-            assert_eq!(details, "");
+            assert_eq!(details, "use one of at least four addresses");
         }
     }
 
@@ -269,14 +273,32 @@ mod tests {
             let remarks = Call::ipam(ipam.clone()).verb("STATUS").ok()["remarks"][0].clone();
             assert!(remarks.as_str().unwrap_or_default().starts_with(remark), "{remarks}");
             assert_eq!(remarks.is_null(), remark.is_empty());
-            let mut inside = ipam.clone();
-            inside.as_object_mut().unwrap().remove("configuration_path");
-            let inside = Call::ipam(json!({"ipRanges": [inside]}));
+            let inside = Call::ipam(json!({"ipRanges": [ipam]}));
             match remark.is_empty() {
                 true => assert_eq!(inside.pools(), [given]),
                 false => drop(inside.err(7, "ipam.ipRanges[0].range_")),
             }
         }
+    }
+
+    #[test]
+    fn bounds_and_excludes_without_an_effect_are_remarked() {
+        let call = |ipam: Value| Call::ipam(ipam).verb("STATUS").ok()["remarks"].clone();
+        let bounds = json!({"range_start": "10.0.0.9", "range_end": "10.0.0.10"});
+        let mut alone = json!({"ipRanges": [bounds], "exclude": ["10.0.0.3"]});
+        alone["ipRanges"][0]["range"] = "10.0.0.5-10.0.0.7/24".into();
+        alone.as_object_mut().unwrap().extend(bounds.as_object().unwrap().clone());
+        let remarks = [
+            "ipam.range_start is ignored: ipam.range, to which it belongs, is missing",
+            "ipam.range_end is ignored: ipam.range, to which it belongs, is missing",
+            "ipam.exclude is ignored: ipam.range, to which it belongs, is missing",
+            "ipam.ipRanges[0].range_start is ignored: ipam.ipRanges[0] has a first and a last address",
+            "ipam.ipRanges[0].range_end is ignored: ipam.ipRanges[0] has a first and a last address",
+        ];
+        assert_eq!(call(alone), json!(remarks));
+        let both = json!({"range": "10.0.0.5-10.0.0.7/24", "range_end": "10.0.0.9"});
+        let remark = "ipam.range_end is ignored: ipam.range has a first and a last address";
+        assert_eq!(call(both), json!([remark]));
     }
 
     #[test]
@@ -307,7 +329,7 @@ mod tests {
             ),
             (json!({"range": "10.0.0.0/33"}), r#"range: "10.0.0.0/33" is not a CIDR"#),
             (json!({"range": "a-10.0.0.9/24"}), r#"range: "a" is not an IP address"#),
-            (json!({"range": "10.0.0.5-10.0.0.9"}), r#"range: "10.0.0.9" is not a CIDR"#),
+            (json!({"range": "10.0.0.5-24"}), r#"range: "24" is not a CIDR"#),
             (json!({"range": "10.0.1.5-10.0.0.9/24"}), "range: 10.0.1.5 is not in 10.0.0.0/24"),
             (json!({"range": 5}), "range: expected a string, found a number"),
             (

@@ -1,7 +1,8 @@
-//! Keys of whereabouts without an effect, for `lint`.
+//! Keys that do not have the effect that a person may expect.
 
 use ipam_kit::Request;
-use ipam_kit::keys::{MisspeltKey, misspelt_inside, names};
+use ipam_kit::keys::{MisspeltKey, misspelt_inside, names, nearest};
+use log::warn;
 use serde_json::Value;
 
 use crate::config::{KEYS, WITHOUT_EFFECT};
@@ -9,8 +10,8 @@ use crate::flat_file::FlatFile;
 use crate::written::WrittenPlace;
 
 /// Returns a text for each key of the network and of the flat file that has no effect, or is
-/// misspelt.
-pub(crate) fn without_effect(request: &Request, flat: Option<&FlatFile>) -> Vec<String> {
+/// misspelt. `lint` itself finds those of `ipam` that are misspelt outside of its sections.
+pub(crate) fn of_keys(request: &Request, flat: Option<&FlatFile>) -> Vec<String> {
     let config = request.network.config();
     let mut places: Vec<String> = Vec::new();
     let of_ipam = config.get("ipam").into_iter().flat_map(idle_keys);
@@ -24,7 +25,28 @@ pub(crate) fn without_effect(request: &Request, flat: Option<&FlatFile>) -> Vec<
     let idle = places.into_iter().map(|place| format!("{place} has no effect"));
     let misspelt = misspelt_inside(request.network.ipam(), KEYS, "ipam");
     let misspelt = misspelt.iter().map(MisspeltKey::warning);
-    idle.chain(misspelt).chain(flat.into_iter().flat_map(FlatFile::misspelt)).collect()
+    idle.chain(misspelt).chain(of_file(request, flat)).collect()
+}
+
+/// Logs each key that is misspelt, as far as the library does not.
+pub(crate) fn warn_of_keys(request: &Request, flat: Option<&FlatFile>) {
+    for key in request.network.ipam().keys() {
+        if let Some(meant) = nearest(key, names(KEYS)) {
+            warn!("ipam.{} is ignored (did you mean {meant}?)", key.escape_debug());
+        }
+    }
+    of_file(request, flat).iter().for_each(|remark| warn!("{remark}"));
+}
+
+/// Misspelt keys of the flat file, or that another one is named and missing.
+fn of_file(request: &Request, flat: Option<&FlatFile>) -> Vec<String> {
+    let mut remarks: Vec<String> = flat.into_iter().flat_map(FlatFile::misspelt).collect();
+    let named = request.network.ipam().get("configuration_path").and_then(Value::as_str);
+    let named = named.filter(|named| !named.is_empty());
+    if let Some(named) = named.filter(|named| flat.is_none_or(|file| file.path() != *named)) {
+        remarks.push(format!("ipam.configuration_path: {named} is missing"));
+    }
+    remarks
 }
 
 /// The keys of a section without an effect. The leases are in Kubernetes: other stores are refused.
@@ -45,6 +67,7 @@ fn idle_keys(section: &Value) -> Vec<&'static str> {
 mod tests {
     use serde_json::json;
 
+    use super::*;
     use crate::testing::Call;
 
     #[test]
@@ -69,5 +92,15 @@ mod tests {
         remarks.push("FLAT.gatway is ignored (did you mean gateway?)".to_owned());
         assert_eq!(call().verb("STATUS").ok()["remarks"], json!(remarks));
         assert_eq!(call().ok().get("remarks"), None);
+        for key in names(WITHOUT_EFFECT) {
+            for value in [json!(5), json!("/x"), json!({"a": 1})] {
+                let section = json!({ key: value, "range": "10.0.0.0/24" });
+                let call = || Call::ipam(section.clone()).flat(&section);
+                let remarks = call().verb("STATUS").ok()["remarks"].clone();
+                let expected = ["ipam", "FLAT"].map(|it| format!("{it}.{key} has no effect"));
+                assert_eq!(remarks, json!(expected));
+                call().ok();
+            }
+        }
     }
 }

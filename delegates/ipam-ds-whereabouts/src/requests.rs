@@ -8,7 +8,40 @@ use ipam_kit::pool::{Pool, RangeConfig};
 use ipam_kit::{Error, ErrorCode, Request, Result};
 use ipnet::IpNet;
 
-use crate::range::UsableRange;
+use crate::config::PoolKeys;
+use crate::merged_keys::MergedKeys;
+use crate::range::{UsableRange, without_zeros};
+
+/// The rule for a range in which a pod asks for an address.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum OnRequest {
+    /// One of its addresses beside the requested one, as with whereabouts.
+    #[default]
+    Beside,
+    /// The requested address alone.
+    Instead,
+}
+
+impl OnRequest {
+    /// Reads the key `requested`.
+    ///
+    /// # Errors
+    /// Its word is unknown.
+    pub(crate) fn read(keys: &mut MergedKeys<'_, PoolKeys>) -> Result<Self> {
+        let Some(word) = keys.take("requested", |keys| &mut keys.requested) else {
+            return Ok(Self::default());
+        };
+        match word.value.as_str() {
+            "beside" => Ok(Self::Beside),
+            "instead" => Ok(Self::Instead),
+            other => {
+                let expected = "\"beside\" or \"instead\"";
+                let error = format!("unknown word {other:?}: expected {expected}");
+                Err(word.place.shown(word.place.error(error), expected))
+            }
+        }
+    }
+}
 
 /// The addresses that a pod asks for by `CNI_ARGS`, `args.cni.ips` and `runtimeConfig.ips`.
 #[derive(Debug, Default)]
@@ -17,6 +50,8 @@ pub(crate) struct PodRequests {
     pub(crate) in_ranges: Vec<RequestInRange>,
     /// Those outside of all.
     pub(crate) outside: Vec<IpConfig>,
+    /// The gateways of `GATEWAY`, which the pod does not get itself.
+    pub(crate) gateways: Vec<IpAddr>,
 }
 
 /// An address that a pod asks for, in the subnet of a range: the allocator claims it.
@@ -31,8 +66,8 @@ pub(crate) struct RequestInRange {
 }
 
 impl PodRequests {
-    /// Reads the requests of a pod on ADD; other verbs take no address. `fixed` are the addresses
-    /// that every pod gets: a request for one of them adds nothing. Each gateway of the pod becomes
+    /// Reads the requests of a pod on ADD; other verbs take no address. `static_addresses` are
+    /// those that every pod gets: a request for one of them adds nothing. Each gateway of the pod becomes
     /// that of the addresses whose network has it.
     ///
     /// # Errors
@@ -41,27 +76,28 @@ impl PodRequests {
     pub(crate) fn read(
         request: &Request,
         ranges: &[UsableRange],
-        fixed: &mut [IpConfig],
+        static_addresses: &mut [IpConfig],
     ) -> Result<Self> {
         let mut requests = Self::default();
         if request.verb != Verb::Add {
             return Ok(requests);
         }
-        let gateways = gateways(&request.args)?;
-        for requested in request.requested()? {
-            if fixed.iter().any(|ip| ip.address.addr() == requested.address) {
+        requests.gateways = gateways(&request.args)?;
+        for requested in requested_addresses(request)? {
+            if static_addresses.iter().any(|ip| ip.address.addr() == requested.address) {
                 continue;
             }
             match range_of(ranges, requested.address) {
                 Some(number) => {
-                    let inside = RequestInRange::new(number, &ranges[number], requested, &gateways);
+                    let inside =
+                        RequestInRange::new(number, &ranges[number], requested, &requests.gateways);
                     requests.in_ranges.push(inside?);
                 }
                 None => requests.outside.push(outside(&requested)?),
             }
         }
-        for ip in fixed.iter_mut().chain(&mut requests.outside) {
-            ip.gateway = gateway_in(&gateways, ip.address).or(ip.gateway);
+        for ip in static_addresses.iter_mut().chain(&mut requests.outside) {
+            ip.gateway = gateway_in(&requests.gateways, ip.address).or(ip.gateway);
         }
         Ok(requests)
     }
@@ -75,8 +111,12 @@ impl RequestInRange {
         gateways: &[IpAddr],
     ) -> Result<Self> {
         let RequestedAddress { address, path, .. } = requested;
-        if let Some(reason) = range.refusal(address) {
-            let message = format!("{address} is {reason} of {}", range.subnet);
+        let reason = match gateways.contains(&address) {
+            true => Some("the gateway of CNI_ARGS GATEWAY".to_owned()),
+            false => range.refusal(address).map(|why| format!("{why} of {}", range.subnet)),
+        };
+        if let Some(reason) = reason {
+            let message = format!("{address} is {reason}");
             return Err(Error::new(ErrorCode::NOT_IN_POOL, message).at(path));
         }
         let gateway = gateway_in(gateways, range.subnet).or(range.gateway);
@@ -102,6 +142,17 @@ impl RequestInRange {
     }
 }
 
+/// The addresses that a pod asks for. Numbers of IPv4 in `CNI_ARGS` may begin with zeros, as in the
+/// other texts that whereabouts reads.
+fn requested_addresses(request: &Request) -> Result<Vec<RequestedAddress>> {
+    let plain = request.args.iter().map(|(key, value)| {
+        let list: Vec<String> = value.split(',').map(|text| without_zeros(text.trim())).collect();
+        format!("{key}={}", list.join(","))
+    });
+    let plain = Args::parse(&plain.collect::<Vec<_>>().join(";"));
+    RequestedAddress::all(&plain, request.network.config())
+}
+
 /// The range that gives out the address, else one with the address in its subnet.
 fn range_of(ranges: &[UsableRange], address: IpAddr) -> Option<usize> {
     let spanning = ranges.iter().position(|range| range.spans(address));
@@ -125,7 +176,7 @@ fn outside(requested: &RequestedAddress) -> Result<IpConfig> {
 fn gateways(args: &Args) -> Result<Vec<IpAddr>> {
     let list = args.get("GATEWAY").unwrap_or_default().split(',').map(str::trim);
     let gateways = list.filter(|text| !text.is_empty()).map(|text| {
-        parse_address(text).map_err(|error| {
+        parse_address(&without_zeros(text)).map_err(|error| {
             Error::new(ErrorCode::INVALID_ENVIRONMENT, error.to_string()).at("CNI_ARGS GATEWAY")
         })
     });
@@ -162,6 +213,7 @@ mod tests {
         for call in [
             two().args("IP=10.0.0.9"),
             two().args("IP=10.0.0.9/16"),
+            two().args("IP= 010.00.0.09/016,"),
             two().with("runtimeConfig", json!({"ips": ["10.0.0.9/24"]})),
             two().with("args", json!({"cni": {"ips": ["10.0.0.9"]}})),
             two().args("IP=10.0.0.9").with("runtimeConfig", json!({"ips": ["10.0.0.9/24"]})),
@@ -217,6 +269,17 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_does_not_get_the_gateway_that_it_names() {
+        let call = |verb: &'static str| {
+            let answer = two().args("GATEWAY=010.0.0.2,fd00::1,10.9.9.9").verb(verb).ok();
+            [0, 1].map(|i| answer["pools"][i]["ranges"][0]["exclude"].clone())
+        };
+        let excluded = json!(["10.0.0.64/27", "10.0.0.2/32"]);
+        assert_eq!(call("ADD"), [excluded, json!(["fd00::1/128"])]);
+        assert_eq!(call("CHECK"), [json!(["10.0.0.64/27"]), Value::Null]);
+    }
+
+    #[test]
     fn what_is_never_given_is_refused() {
         for (address, why) in [
             ("10.0.0.1", "the gateway of 10.0.0.0/24"),
@@ -227,6 +290,9 @@ mod tests {
             let message = format!("CNI_ARGS IP: {address} is {why}");
             two().args(&format!("IP={address}")).err(101, &message);
         }
+        two()
+            .args("IP=10.0.0.9;GATEWAY=10.0.0.9")
+            .err(101, "CNI_ARGS IP: 10.0.0.9 is the gateway of CNI_ARGS GATEWAY");
         let wide = Call::ipam(json!({"range": "10.0.0.0/16"})).args("IP=10.0.7.0");
         wide.err(101, "CNI_ARGS IP: 10.0.7.0 is an address that ends in .0 of 10.0.0.0/16");
     }

@@ -37,6 +37,12 @@ impl Call {
         self
     }
 
+    /// With a key of `ipam`.
+    pub(crate) fn ipam_key(mut self, key: &str, value: Value) -> Self {
+        self.config["ipam"][key] = value;
+        self
+    }
+
     pub(crate) fn verb(self, verb: &'static str) -> Self {
         Self { verb, ..self }
     }
@@ -92,7 +98,9 @@ impl Call {
         let file = folder.path().join("whereabouts.conf");
         replace_own(&file, &folder.path().join("draft"), 0o600, self.flat.as_bytes()).unwrap();
         let file = file.to_str().unwrap();
-        self.config["ipam"]["configuration_path"] = file.into();
+        if self.config["ipam"]["configuration_path"].is_null() {
+            self.config["ipam"]["configuration_path"] = file.into();
+        }
         let environment = Environment::new([
             ("CNI_COMMAND", self.verb),
             ("CNI_CONTAINERID", "c1"),
