@@ -10,6 +10,7 @@
 
 mod election;
 mod entries;
+mod in_etcd;
 mod program;
 mod ranges;
 mod reconciler;
@@ -27,6 +28,7 @@ use program::Program;
 use ranges::Range;
 use requests::Api;
 
+pub use in_etcd::InEtcd;
 pub use reconciler::reconcile;
 
 /// A call: the addresses in order, or what it would have printed. Each request is told as
