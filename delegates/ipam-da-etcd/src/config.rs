@@ -158,7 +158,7 @@ impl EtcdConfig {
     pub(crate) fn store(&self) -> Result<EtcdStore> {
         let (section, names) = self.section()?;
         let layout = layout(section.layout.as_deref())?;
-        if layout.replaced.is_some() {
+        if !layout.is_native() {
             self.refuse_other_letters()?;
         }
         let cert = ConfigFile::given(names.cert, section.cert_file);
@@ -264,10 +264,10 @@ impl EtcdSection {
 fn layout(name: Option<&str>) -> Result<&'static Layout> {
     let Some(name) = name else { return Ok(&NATIVE) };
     Layout::named(name).ok_or_else(|| {
-        let [first, second, last] = LAYOUTS.map(|layout| layout.name);
+        let [first, second, third, last] = LAYOUTS.map(|layout| layout.name);
         Error::config(
             "ipam.etcd.layout",
-            format_args!("unknown layout {name:?}: expected {first}, {second} or {last}"),
+            format_args!("unknown layout {name:?}: expected {first}, {second}, {third} or {last}"),
         )
     })
 }

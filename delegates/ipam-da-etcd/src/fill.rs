@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use ipam_kit::cni::NetworkName;
 use ipnet::IpNet;
 
+use crate::compat::whereabouts;
 use crate::keys::EtcdKeys;
-use crate::layout::Layout;
+use crate::layout::{Layout, LayoutOrigin};
 use crate::values::{IndexedLease, OwnerIndex, now};
 
 const NODES: usize = 50;
@@ -22,6 +23,9 @@ pub fn pairs(
     subnet: IpNet,
     addresses: impl IntoIterator<Item = IpAddr>,
 ) -> Vec<(String, String)> {
+    if let LayoutOrigin::Whereabouts = layout.origin {
+        return vec![whereabouts::filled(prefix, subnet, addresses)];
+    }
     let keys = EtcdKeys::new(layout.key_paths(), prefix, network);
     let mut pairs = Vec::new();
     for (n, address) in addresses.into_iter().enumerate() {
@@ -43,7 +47,7 @@ pub fn pairs(
             leases: vec![item.clone()],
         };
         pairs.push((keys.lease(address.addr()), keys.key_format().value(&owner, &item)));
-        if layout.replaced.is_none() {
+        if layout.is_native() {
             let key = keys.owner_of(&owner.node, &owner.container, &owner.ifname);
             pairs.push((key, owner.to_value()));
         }

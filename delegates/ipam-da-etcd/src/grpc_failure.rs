@@ -96,6 +96,9 @@ impl GrpcFailure {
             Code::InvalidArgument if reason.starts_with("too many operations") => {
                 "raise --max-txn-ops of etcd, which is 128 by default, or select fewer pools"
             }
+            Code::InvalidArgument if reason.starts_with("request is too large") => {
+                "raise --max-request-bytes of etcd; in the layout whereabouts, a pool is one value: give new networks another layout"
+            }
             // Turned away before it was proposed.
             Code::ResourceExhausted => return RequestError::not_done(message).sent(true).into(),
             Code::Unavailable

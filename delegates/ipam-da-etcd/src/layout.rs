@@ -11,24 +11,45 @@ pub struct Layout {
     pub name: &'static str,
     /// The beginning of every key, unless `ipam.etcd.prefix` is set.
     pub(crate) prefix: &'static str,
-    /// The plugin that made this layout, where it is not our own.
-    pub(crate) replaced: Option<ReplacedPlugin>,
+    /// The program whose keys it has.
+    pub(crate) origin: LayoutOrigin,
+}
+
+/// The program whose keys a layout has.
+#[derive(Debug)]
+pub(crate) enum LayoutOrigin {
+    /// Our own.
+    Native,
+    /// Those of a plugin that has a key for each address.
+    Plugin(ReplacedPlugin),
+    /// Those of whereabouts, which has a key for each pool.
+    Whereabouts,
 }
 
 /// Our own.
 pub(crate) const NATIVE: Layout =
-    Layout { name: "native", prefix: "/ipam-delegated", replaced: None };
+    Layout { name: "native", prefix: "/ipam-delegated", origin: LayoutOrigin::Native };
 
 /// The keys of jeremyxu2010/cni-ipam-etcd.
-pub(crate) const CNI_IPAM_ETCD: Layout =
-    Layout { name: "cni-ipam-etcd", prefix: "/etcd-cni", replaced: Some(replaced::CNI_IPAM_ETCD) };
+pub(crate) const CNI_IPAM_ETCD: Layout = Layout {
+    name: "cni-ipam-etcd",
+    prefix: "/etcd-cni",
+    origin: LayoutOrigin::Plugin(replaced::CNI_IPAM_ETCD),
+};
 
 /// That of host-etcd.
-pub(crate) const HOST_ETCD: Layout =
-    Layout { name: "host-etcd", prefix: "/ipam", replaced: Some(replaced::HOST_ETCD) };
+pub(crate) const HOST_ETCD: Layout = Layout {
+    name: "host-etcd",
+    prefix: "/ipam",
+    origin: LayoutOrigin::Plugin(replaced::HOST_ETCD),
+};
+
+/// That of whereabouts, up to 0.5 and in its fork.
+pub(crate) const WHEREABOUTS: Layout =
+    Layout { name: "whereabouts", prefix: "/whereabouts", origin: LayoutOrigin::Whereabouts };
 
 /// Every layout.
-pub const LAYOUTS: [&Layout; 3] = [&NATIVE, &CNI_IPAM_ETCD, &HOST_ETCD];
+pub const LAYOUTS: [&Layout; 4] = [&NATIVE, &CNI_IPAM_ETCD, &HOST_ETCD, &WHEREABOUTS];
 
 impl Layout {
     /// Returns the layout of this name.
@@ -38,6 +59,15 @@ impl Layout {
 
     /// Returns the paths of its keys.
     pub(crate) fn key_paths(&self) -> &KeyPaths {
-        self.replaced.as_ref().map_or(&key_format::KEY_PATHS, |replaced| &replaced.key_paths)
+        match &self.origin {
+            LayoutOrigin::Native => &key_format::KEY_PATHS,
+            LayoutOrigin::Plugin(replaced) => &replaced.key_paths,
+            LayoutOrigin::Whereabouts => &replaced::BESIDE_WHEREABOUTS,
+        }
+    }
+
+    /// Tells whether it is our own.
+    pub(crate) fn is_native(&self) -> bool {
+        matches!(self.origin, LayoutOrigin::Native)
     }
 }

@@ -15,8 +15,10 @@ use ipam_kit::keys::Key;
 use ipam_kit::{Request, Result};
 
 use crate::compat::CompatLedger;
+use crate::compat::whereabouts::WhereaboutsLedger;
 use crate::config::{EtcdConfig, KEYS};
 use crate::etcd_ledger::EtcdLedger;
+use crate::layout::LayoutOrigin;
 use crate::native::NativeLedger;
 use crate::session::EtcdSession;
 use crate::view_token::EtcdViewToken;
@@ -46,12 +48,15 @@ impl Ledger for Etcd {
     fn open(config: EtcdConfig, request: &Request) -> Result<Self> {
         let store = config.store()?;
         let session = EtcdSession::open(&store, request)?;
-        match &store.layout.replaced {
-            None => Ok(Self(Box::new(NativeLedger(session)))),
-            Some(plugin) => {
-                Ok(Self(Box::new(CompatLedger::open(session, plugin, &store, request)?)))
+        Ok(Self(match &store.layout.origin {
+            LayoutOrigin::Native => Box::new(NativeLedger(session)),
+            LayoutOrigin::Plugin(plugin) => {
+                Box::new(CompatLedger::open(session, plugin, &store, request)?)
             }
-        }
+            LayoutOrigin::Whereabouts => {
+                Box::new(WhereaboutsLedger::open(session, &store, request)?)
+            }
+        }))
     }
 
     fn view(

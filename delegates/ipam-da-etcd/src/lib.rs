@@ -26,6 +26,7 @@ mod native;
 mod outcome;
 mod owner_leases;
 mod page;
+mod pool_value;
 mod removal;
 mod session;
 mod tls;

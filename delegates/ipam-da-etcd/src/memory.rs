@@ -80,9 +80,9 @@ impl EtcdMemory {
             Some(Value::Array(pools)) => pools.iter().map(Value::to_string).collect(),
             _ => Vec::new(),
         };
-        let key_space = match store.layout.replaced {
-            None => store.prefix.clone(),
-            Some(_) => format!("{} in the layout {}", store.prefix, store.layout.name),
+        let key_space = match store.layout.is_native() {
+            true => store.prefix.clone(),
+            false => format!("{} in the layout {}", store.prefix, store.layout.name),
         };
         Ok(Self { store: StoreMemory::read(path), part: serves.join(","), key_space })
     }

@@ -10,6 +10,7 @@ use crate::client::EtcdClient;
 use crate::config::EtcdStore;
 use crate::current_servers::connect_if_proven;
 use crate::keys::{EtcdKeys, end_of};
+use crate::layout::LayoutOrigin;
 use crate::memory::EtcdMemory;
 use crate::page::{first_get, found_by_key, next_page, read_page};
 use crate::transport::EtcdAnswer;
@@ -36,7 +37,8 @@ impl EtcdSession {
     pub(crate) fn open(store: &EtcdStore, request: &Request) -> Result<Self> {
         let memory = EtcdMemory::open(store, request)?;
         let keys = EtcdKeys::new(store.layout.key_paths(), &store.prefix, request.network.name());
-        let indexed = store.layout.replaced.is_none() || !memory.is_unindexed();
+        let indexed =
+            !matches!(store.layout.origin, LayoutOrigin::Plugin(_)) || !memory.is_unindexed();
         let client = match connect_if_proven(request, store, &memory, &keys, indexed) {
             Some(client) => client,
             None => EtcdClient::open(store, request, &memory, request.deadline)?,

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use ipam_kit::allocate::owner_commit::OwnerGuard;
 
+use crate::pool_value::SeenPools;
+
 /// The knowledge of a view, for the next view and for the commit.
 #[derive(Clone, Debug, Default)]
 pub struct EtcdViewToken {
@@ -12,12 +14,14 @@ pub struct EtcdViewToken {
     pub(crate) guard: OwnerGuard,
     /// Used in the layout of a replaced plugin only.
     pub(crate) compat_writes: CompatWrites,
+    /// The pools, in the layout of whereabouts only.
+    pub(crate) pools: SeenPools,
 }
 
 impl EtcdViewToken {
     /// Returns the same with another state of the owner.
     pub(crate) fn with(&self, guard: OwnerGuard) -> Self {
-        Self { guard, compat_writes: self.compat_writes.clone() }
+        Self { guard, ..self.clone() }
     }
 }
 

@@ -67,7 +67,9 @@ fn age(requests: &Requests, layout: &Layout, by: Duration) {
         let network = network.trim_end_matches('/');
         let mut puts = vec![(owner.key.clone(), document.to_string())];
         let items = document["leases"].as_array().unwrap().iter();
-        for item in items.filter(|item| item["since"].is_null()) {
+        // whereabouts has one value for all of a pool, in which no owner is.
+        let has_keys = layout.name != "whereabouts";
+        for item in items.filter(|item| has_keys && item["since"].is_null()) {
             let address = item["address"].as_str().unwrap().split('/').next().unwrap();
             let key = format!("{network}/{}", key_of(layout, address.parse().unwrap()));
             let value = requests.get(&key).unwrap().unwrap().value;
@@ -89,11 +91,14 @@ fn key_of(layout: &Layout, address: IpAddr) -> String {
     }
 }
 
+/// Layouts in which networks have one space of addresses.
+const SHARING: [&str; 2] = ["host-etcd", "whereabouts"];
+
 #[derive(Clone)]
 struct MemoryStore(Value);
 
 /// A delegate with a prefix of its own for each network: the suites take it that networks have nothing
-/// to do with each other, which in host-etcd's layout have one space of addresses.
+/// to do with each other, which in two layouts share addresses.
 struct Apart<D>(D);
 
 impl<D> Apart<D> {
@@ -105,7 +110,7 @@ impl<D> Apart<D> {
 }
 
 fn set_apart(ipam: &mut Map<String, Value>, network: &str) {
-    if ipam["etcd"]["layout"] == "host-etcd" {
+    if SHARING.contains(&ipam["etcd"]["layout"].as_str().unwrap()) {
         ipam["etcd"]["prefix"] = format!("/ipam/{network}").into();
         // By these it tells which addresses of a container are the network's.
         ipam.entry("ranges")
@@ -180,7 +185,7 @@ fn the_allocator_in_etcd_passes() {
 fn the_program_passes() {
     let program = Path::new(env!("CARGO_BIN_EXE_ipam-da-etcd"));
     // Its networks cannot be set apart where they have one space of addresses.
-    for desk in Desk::each().filter(|desk| desk.layout.name != "host-etcd") {
+    for desk in Desk::each().filter(|desk| !SHARING.contains(&desk.layout.name)) {
         let config = Map::from_iter([("ipam".to_owned(), desk.ipam())]);
         let subject = Binary::new(program, Form::Delegate, desk.state.path())
             .reaching(Reach::Cluster)

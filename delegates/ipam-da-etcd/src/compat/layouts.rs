@@ -43,6 +43,15 @@ pub(crate) const CNI_IPAM_ETCD: ReplacedPlugin = ReplacedPlugin {
     overwrites: false,
 };
 
+/// Our keys in the layout of whereabouts, below one that no pool has. The keys of pools are
+/// elsewhere.
+pub(crate) const BESIDE_WHEREABOUTS: KeyPaths = KeyPaths {
+    leases: "/",
+    owners: "/ipam-delegated/owners/",
+    latest: "/ipam-delegated/latest/NETWORK",
+    format: &TextAddresses { trimmed: false, flat: true },
+};
+
 /// The keys of host-etcd, which has one space of addresses for all networks.
 pub(crate) const HOST_ETCD: ReplacedPlugin = ReplacedPlugin {
     key_paths: KeyPaths {

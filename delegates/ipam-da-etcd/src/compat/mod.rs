@@ -18,6 +18,7 @@ mod plugin_lock;
 mod scan;
 mod stretches;
 mod view;
+pub(crate) mod whereabouts;
 
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, View, ViewQuery};
 use ipam_kit::allocate::{Owner, requested_sets};

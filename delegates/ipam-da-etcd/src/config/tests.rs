@@ -175,7 +175,7 @@ fn what_is_wrong_is_named_by_its_place() {
         (json!({"etcd": {"endpoints": ["a"], "prefix": "//"}}), "ipam.etcd.prefix: empty"),
         (
             json!({"etcd": {"endpoints": ["a"], "layout": "etcd"}}),
-            "ipam.etcd.layout: unknown layout \"etcd\": expected native, cni-ipam-etcd or host-etcd",
+            "ipam.etcd.layout: unknown layout \"etcd\": expected native, cni-ipam-etcd, host-etcd or whereabouts",
         ),
         (
             json!({"etcd": {"layout": "native"}}),

@@ -1,0 +1,302 @@
+//! A commit: the changed values of pools and the owner's key, in one transaction.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
+use ipam_kit::Result;
+use ipam_kit::allocate::Owner;
+use ipam_kit::allocate::ledger::{Change, Claim, Commit, Entry, Taken, View};
+use ipam_kit::allocate::owner_commit::{OwnerGuard, done, withdrawal, withdrawn};
+use ipnet::IpNet;
+
+use super::WhereaboutsLedger;
+use super::owner_lines::{BareLines, leases_of};
+use super::pool_txn::{PoolTxn, owner_unchanged, write_owner};
+use super::pools::pool_of;
+use super::scan::entry_of_line;
+use super::view::pool_views;
+use crate::owner_leases::{OwnerKeys, read_previous_holders};
+use crate::page::flatten;
+use crate::pool_value::SeenPools;
+use crate::removal::take_off_lost;
+use crate::transport::EtcdAnswer;
+use crate::values::{OwnerState, revision_of};
+use crate::view_token::EtcdViewToken;
+
+/// A change that is ready to be sent: the pools after it, and the address of each claim.
+struct Planned {
+    next: SeenPools,
+    chosen: Vec<IpAddr>,
+}
+
+/// Makes a change; repeats it while whereabouts has the mutex of a pool.
+pub(super) fn commit(
+    ledger: &mut WhereaboutsLedger,
+    owner: &Owner,
+    token: &EtcdViewToken,
+    change: &Change<'_>,
+) -> Result<Commit<EtcdViewToken>> {
+    let holders = read_previous_holders(&mut ledger.session, change)?;
+    if !is_of_view(&token.guard, change) || !lists_replaced(ledger, &holders, change) {
+        return Ok(Commit::Lost { taken: Vec::new(), view: None });
+    }
+    let planned = match plan(owner, &token.pools, change) {
+        Ok(planned) => planned,
+        Err(lost) => return report_lost(ledger, token, change, lost),
+    };
+    let subnets = subnets_of(change, &planned.chosen);
+    loop {
+        let txn = change_txn(ledger, owner, token, change, &planned, &holders, &subnets);
+        let txn = txn.transaction(&ledger.locks);
+        let Some(answer) = ledger.session.client.write(&txn)? else { return Ok(Commit::Unknown) };
+        if answer.response.succeeded() {
+            return finish(ledger, owner, token, change, &planned, &answer);
+        }
+        ledger.session.check_answer(&answer)?;
+        let found = flatten(answer.response.op_responses());
+        let WhereaboutsLedger { session, keys, locks, .. } = ledger;
+        if !locks.wait(&mut session.client, keys, &subnets, &found)? {
+            return lost_by_stale_view(ledger, owner, token, change, &subnets, found);
+        }
+    }
+}
+
+/// Tells whether each lease of a change has the revision that the view saw: no key of an address
+/// guards it.
+fn is_of_view(guard: &OwnerGuard, change: &Change<'_>) -> bool {
+    let mut leases = [&change.keep, &change.leave, &change.drop].into_iter().flatten();
+    leases.all(|lease| {
+        let items = guard.owner_index.iter().flat_map(|seen| &seen.leases);
+        let mut items = items.filter(|item| item.address.addr() == lease.address.addr());
+        let seen = items.next().map(|item| item.since.map(|since| since.revision));
+        seen.map(|since| since.or(guard.revision)) == Some(Some(revision_of(lease)))
+    })
+}
+
+/// Tells whether the owners that lose an address list it as the scan or the view showed it.
+fn lists_replaced(
+    ledger: &WhereaboutsLedger,
+    holders: &BTreeMap<String, Option<OwnerState>>,
+    change: &Change<'_>,
+) -> bool {
+    let mut replaced = change.claim.iter().filter_map(|claim| claim.replaces.as_ref());
+    replaced.all(|entry| {
+        let key = entry.holder.as_ref().and_then(|h| ledger.session.keys.owner_of_holder(h));
+        let Some(state) = key.and_then(|key| holders.get(&key)) else { return true };
+        let leases = state.as_ref().map(OwnerState::leases).unwrap_or_default();
+        leases.iter().any(|lease| {
+            lease.address == entry.lease.address && revision_of(lease) == revision_of(&entry.lease)
+        })
+    })
+}
+
+/// A lease that is not there any more, or a claim without a free candidate.
+enum LostPlan {
+    Lease,
+    Claim(usize),
+}
+
+fn plan(owner: &Owner, seen: &SeenPools, change: &Change<'_>) -> Result<Planned, LostPlan> {
+    let id = owner.container.as_str();
+    let mut next = seen.clone();
+    for lease in &change.drop {
+        let pool = next.get_mut(&pool_of(lease));
+        if !pool.is_some_and(|pool| pool.value.remove(lease.address.addr(), id)) {
+            return Err(LostPlan::Lease);
+        }
+    }
+    let mut chosen = Vec::new();
+    for (number, claim) in change.claim.iter().enumerate() {
+        let mut candidates = claim.candidates.iter().copied();
+        let won = candidates.find(|address| take(&mut next, claim, *address, id));
+        chosen.push(won.ok_or(LostPlan::Claim(number))?);
+    }
+    Ok(Planned { next, chosen })
+}
+
+/// Takes an address for a container, if it is free or its holder is the one that loses it.
+fn take(pools: &mut SeenPools, claim: &Claim<'_>, address: IpAddr, id: &str) -> bool {
+    let Some(pool) = pools.get_mut(&pool_of_claim(claim, address)) else { return false };
+    let is_free = match &claim.replaces {
+        None => pool.value.holder(address).is_none(),
+        Some(entry) => pool.value.remove(address, id_of(entry)),
+    };
+    if is_free {
+        pool.value.add(address, id);
+    }
+    is_free
+}
+
+/// Returns the id in the line of an entry. Only an empty one names no holder.
+pub(super) fn id_of(entry: &Entry) -> &str {
+    entry.holder.as_ref().map_or("", |holder| &holder.container)
+}
+
+fn pool_of_claim(claim: &Claim<'_>, address: IpAddr) -> IpNet {
+    pool_of(&claim.lease(address, serde_json::Value::Null))
+}
+
+/// Returns the pools that a change writes or relies on.
+fn subnets_of(change: &Change<'_>, chosen: &[IpAddr]) -> Vec<IpNet> {
+    let leases = change.keep.iter().chain(&change.drop).map(pool_of);
+    let claims = change.claim.iter().zip(chosen);
+    let claimed = claims.map(|(claim, address)| pool_of_claim(claim, *address));
+    leases.chain(claimed).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+fn change_txn<'a>(
+    ledger: &'a WhereaboutsLedger,
+    owner: &Owner,
+    token: &'a EtcdViewToken,
+    change: &Change<'_>,
+    planned: &'a Planned,
+    holders: &BTreeMap<String, Option<OwnerState>>,
+    subnets: &'a [IpNet],
+) -> PoolTxn<'a> {
+    let session = &ledger.session;
+    let own = session.keys.owner(owner);
+    let index = token.guard.next(owner, change, &planned.chosen);
+    let mut guards = vec![owner_unchanged(&own, token.guard.revision.unwrap_or_default())];
+    let mut writes = vec![write_owner(&own, &index)];
+    if let Some(latest) = session.latest().filter(|_| !change.claim.is_empty()) {
+        let key = session.keys.latest();
+        if latest > 0 {
+            guards.push(Compare::mod_revision(key, CompareOp::Greater, latest - 1));
+        }
+        writes.push(TxnOp::put(key, owner.scope.node.as_str(), None));
+    }
+    let lost = |address| {
+        let mut replaced = change.claim.iter().filter_map(|claim| claim.replaces.as_ref());
+        replaced.any(|entry| entry.lease.address.addr() == address)
+    };
+    for (key, state) in holders {
+        guards.push(owner_unchanged(key, state.as_ref().map_or(0, |state| state.revision)));
+        writes.extend(state.iter().map(|state| write_owner(key, &state.without(lost))));
+    }
+    let reads = vec![session.keys.read_owner(owner), TxnOp::get(session.keys.latest(), None)];
+    let (keys, seen, next) = (&ledger.keys, &token.pools, &planned.next);
+    PoolTxn { keys, subnets, seen, next, guards, writes, reads }
+}
+
+/// Returns the outcome of a change that was written.
+///
+/// # Errors
+/// The store is not the known one: the claims are withdrawn.
+fn finish(
+    ledger: &mut WhereaboutsLedger,
+    owner: &Owner,
+    token: &EtcdViewToken,
+    change: &Change<'_>,
+    planned: &Planned,
+    answer: &EtcdAnswer,
+) -> Result<Commit<EtcdViewToken>> {
+    let Planned { next, chosen } = planned;
+    if let Err(error) = ledger.session.check_answer(answer) {
+        if chosen.is_empty() {
+            return Err(error);
+        }
+        let change = withdrawal(change, chosen, answer.revision);
+        let done = withdraw(ledger, owner, token, &change, next, answer);
+        return Err(withdrawn(error, &change, done));
+    }
+    let session = &mut ledger.session;
+    if !chosen.is_empty() && !session.accepts_any_store {
+        let indexes = change.claim.iter().map(|claim| claim.request.index);
+        let given = indexes.zip(chosen.iter().copied()).collect();
+        session.memory.remember_claims(answer, session.client.answering(), given, true);
+    }
+    ledger.node_turn.end();
+    ledger.locks.end(&mut session.client);
+    Ok(done(change, chosen, answer.revision))
+}
+
+/// Takes claims back. Answers whether the store has confirmed it.
+fn withdraw(
+    ledger: &mut WhereaboutsLedger,
+    owner: &Owner,
+    token: &EtcdViewToken,
+    change: &Change<'_>,
+    written: &SeenPools,
+    answer: &EtcdAnswer,
+) -> Result<bool> {
+    let mut pools = written.clone();
+    for (subnet, pool) in &mut pools {
+        if token.pools.get(subnet).is_none_or(|before| before.value != pool.value) {
+            pool.revision = Some(answer.revision);
+        }
+    }
+    let Ok(Planned { next, chosen }) = plan(owner, &pools, change) else { return Ok(false) };
+    let owner_index = token.guard.owner_index.clone();
+    let guard = OwnerGuard { revision: Some(answer.revision), owner_index };
+    let token = EtcdViewToken { guard, pools, ..EtcdViewToken::default() };
+    let subnets = subnets_of(change, &chosen);
+    let planned = Planned { next, chosen };
+    let txn = change_txn(ledger, owner, &token, change, &planned, &BTreeMap::new(), &subnets);
+    let answer = ledger.session.client.write(&txn.transaction(&ledger.locks))?;
+    Ok(answer.is_some_and(|answer| answer.response.succeeded()))
+}
+
+/// Returns the outcome of a change that the view itself shows to be lost.
+fn report_lost(
+    ledger: &mut WhereaboutsLedger,
+    token: &EtcdViewToken,
+    change: &Change<'_>,
+    lost: LostPlan,
+) -> Result<Commit<EtcdViewToken>> {
+    let LostPlan::Claim(number) = lost else { return Ok(Commit::Outdated) };
+    let claim = &change.claim[number];
+    let mut taken = Vec::new();
+    for address in &claim.candidates {
+        let subnet = pool_of_claim(claim, *address);
+        let pool = token.pools.get(&subnet);
+        let id = pool.and_then(|pool| pool.value.holder(*address));
+        let holder = match (&claim.candidates[..], id) {
+            ([_], Some(id)) => Some(entry_of_line(ledger, subnet, *address, id)?),
+            _ => None,
+        };
+        taken.push(Taken { claim: number, address: *address, holder });
+    }
+    Ok(Commit::Lost { taken, view: None })
+}
+
+/// Returns the outcome of a change whose transaction found another state than the view, with the
+/// state that it found.
+fn lost_by_stale_view(
+    ledger: &mut WhereaboutsLedger,
+    owner: &Owner,
+    token: &EtcdViewToken,
+    change: &Change<'_>,
+    subnets: &[IpNet],
+    found: Vec<KeyValue>,
+) -> Result<Commit<EtcdViewToken>> {
+    let WhereaboutsLedger { session, keys, locks, .. } = ledger;
+    if session.latest().is_some() && !change.claim.is_empty() {
+        let latest = found.iter().find(|found| found.key() == session.keys.latest().as_bytes());
+        session.memory.check_latest_claim(latest.map_or(0, KeyValue::mod_revision))?;
+    }
+    let now = keys.seen(subnets.iter().copied(), &found)?;
+    let raced = |subnet: &&IpNet| {
+        now.get(*subnet).map(|pool| pool.revision)
+            != token.pools.get(*subnet).map(|pool| pool.revision)
+    };
+    if let Some(subnet) = subnets.iter().find(raced)
+        && locks.lose_race(&mut session.client, keys, *subnet)?
+    {
+        return Ok(Commit::Lost { taken: Vec::new(), view: None });
+    }
+    let mut pools = token.pools.clone();
+    pools.extend(now);
+    let held = OwnerKeys::new(&session.keys, owner, found, Vec::new(), BTreeSet::new());
+    let leases = [&change.keep, &change.leave, &change.drop];
+    let named = leases.into_iter().flatten().map(|lease| lease.address.addr()).collect();
+    let leases = leases_of(ledger, owner, &held, &pools, BareLines::Of(&named))?;
+    let session = &mut ledger.session;
+    let guard = take_off_lost(session, held.own.as_ref(), leases.guard)?;
+    let requests = change.claim.iter().map(|claim| claim.request);
+    let views = pool_views(session, requests, &pools);
+    let token = EtcdViewToken { guard, pools, ..EtcdViewToken::default() };
+    let view = View { held: leases.leases, sure: true, pools: views, token };
+    // Pools whose leases were kept are not in it.
+    Ok(Commit::Lost { taken: Vec::new(), view: Some(view).filter(|_| change.keep.is_empty()) })
+}

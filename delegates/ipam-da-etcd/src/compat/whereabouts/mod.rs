@@ -1,0 +1,166 @@
+//! Leases in the layout of whereabouts, which keeps all leases of a pool in one value.
+//!
+//! A value names containers alone, so each owner has a key of ours beside it, as in the other
+//! layouts. A `view` reads the owner's keys and the values of its pools. A `commit` writes the
+//! changed values with the owner's key, in one transaction: while each value is as it was seen, and
+//! while no process of whereabouts has the mutex of a pool (`pool_locks`). Such a process writes
+//! back the whole value that it read, so a release needs the mutex to be free, too.
+
+mod commit;
+mod owner_lines;
+mod pool_locks;
+mod pool_txn;
+mod pools;
+mod removal;
+mod scan;
+mod view;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use etcd_client::{KeyValue, Txn, TxnOp};
+use ipam_kit::allocate::ledger::{Change, Commit, Entry, View, ViewQuery};
+use ipam_kit::allocate::{Owner, requested_sets};
+use ipam_kit::cni::Verb;
+use ipam_kit::{Request, Result};
+use ipnet::IpNet;
+
+use self::pool_locks::PoolQueue;
+use self::pools::ValueKeys;
+use super::node_turn::NodeTurn;
+use super::owner_hints::OwnerHints;
+use crate::config::EtcdStore;
+use crate::etcd_ledger::{EntryVisitor, EtcdLedger};
+use crate::page::{READS, flatten};
+use crate::pool_value::{PoolValue, SeenPool, SeenPools};
+use crate::session::EtcdSession;
+use crate::view_token::EtcdViewToken;
+
+/// A store that whereabouts uses, too.
+#[derive(Debug)]
+pub(crate) struct WhereaboutsLedger {
+    session: EtcdSession,
+    keys: ValueKeys,
+    hints: OwnerHints,
+    locks: PoolQueue,
+    node_turn: NodeTurn,
+    /// The pools of this network; none when its ranges cannot be read.
+    network_pools: BTreeSet<IpNet>,
+    verb: Verb,
+}
+
+impl WhereaboutsLedger {
+    /// Returns a ledger in the layout of whereabouts.
+    ///
+    /// # Errors
+    /// The state folder is missing.
+    pub(crate) fn open(session: EtcdSession, store: &EtcdStore, request: &Request) -> Result<Self> {
+        let state = request.state_dir()?;
+        let network_pools = requested_sets(request).iter().flat_map(pools::pools_of).collect();
+        Ok(Self {
+            session,
+            keys: ValueKeys::new(&store.prefix),
+            hints: OwnerHints::open(&state, &store.result_cache),
+            locks: PoolQueue::default(),
+            node_turn: NodeTurn::new(&state, request.deadline),
+            network_pools,
+            verb: request.verb,
+        })
+    }
+
+    /// Reads some keys and the values of pools, all in one transaction if they are few.
+    ///
+    /// # Errors
+    /// As [`EtcdSession::read`]; or the value of a pool is malformed.
+    fn read(
+        &mut self,
+        keys: Vec<TxnOp>,
+        subnets: impl IntoIterator<Item = IpNet> + Clone,
+    ) -> Result<(Vec<KeyValue>, SeenPools)> {
+        let values = subnets.clone().into_iter().map(|subnet| self.keys.read(subnet));
+        let reads: Vec<TxnOp> = keys.into_iter().chain(values).collect();
+        let mut found = Vec::new();
+        for batch in reads.chunks(READS) {
+            let answer = self.session.read(&Txn::new().and_then(batch))?;
+            found.extend(flatten(answer.response.op_responses()));
+        }
+        let pools = self.keys.seen(subnets, &found)?;
+        found.retain(|found| self.keys.subnet(found.key()).is_none());
+        Ok((found, pools))
+    }
+
+    /// Reads the pools of the network, one after the other: each may be large.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    fn read_each(
+        &mut self,
+        subnets: &BTreeSet<IpNet>,
+        mut each: impl FnMut(IpNet, SeenPool),
+    ) -> Result<()> {
+        for subnet in subnets {
+            let (_, pools) = self.read(Vec::new(), [*subnet])?;
+            pools.into_iter().for_each(|(subnet, pool)| each(subnet, pool));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the key and the value of a pool in which containers hold these addresses, as whereabouts
+/// writes them.
+pub(crate) fn filled(
+    prefix: &str,
+    subnet: IpNet,
+    addresses: impl IntoIterator<Item = IpAddr>,
+) -> (String, String) {
+    let mut value = PoolValue::default();
+    for (n, address) in addresses.into_iter().enumerate() {
+        value.add(address, &format!("{n:064x}"));
+    }
+    (ValueKeys::new(prefix).pool(subnet.trunc()), value.to_text())
+}
+
+impl EtcdLedger for WhereaboutsLedger {
+    fn claims_in_cursor_order(&self) -> bool {
+        false
+    }
+
+    fn view(&mut self, query: &ViewQuery<'_>, _: EtcdViewToken) -> Result<View<EtcdViewToken>> {
+        view::view(self, query)
+    }
+
+    fn commit(
+        &mut self,
+        owner: &Owner,
+        token: &EtcdViewToken,
+        change: &Change<'_>,
+    ) -> Result<Commit<EtcdViewToken>> {
+        commit::commit(self, owner, token, change)
+    }
+
+    fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
+        removal::remove(self, entries)
+    }
+
+    fn scan(&mut self, node: Option<&str>, each: EntryVisitor<'_>) -> Result<()> {
+        scan::scan(self, node, each)
+    }
+
+    fn ready(&mut self) -> Result<()> {
+        self.session.ready()?;
+        let subnets = self.network_pools.clone();
+        self.read_each(&subnets, |_, _| ())
+    }
+
+    fn accept(&mut self) -> Result<()> {
+        let latest = self.session.read_latest_claim()?;
+        self.session.accept(latest)
+    }
+}
+
+impl Drop for WhereaboutsLedger {
+    /// Leaves the queue of the mutex, however a call ends.
+    fn drop(&mut self) {
+        self.locks.end(&mut self.session.client);
+    }
+}

@@ -1,0 +1,64 @@
+//! A change of pools and of owners' keys, as one transaction.
+
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use ipam_kit::allocate::owner_index::OwnerIndex;
+use ipnet::IpNet;
+
+use super::pool_locks::PoolQueue;
+use super::pools::ValueKeys;
+use crate::pool_value::SeenPools;
+
+/// A change, made while pools and owners are as they were seen, and no process of whereabouts has
+/// the mutex of a pool.
+#[derive(Debug)]
+pub(super) struct PoolTxn<'a> {
+    pub(super) keys: &'a ValueKeys,
+    /// The pools that the change relies on.
+    pub(super) subnets: &'a [IpNet],
+    pub(super) seen: &'a SeenPools,
+    pub(super) next: &'a SeenPools,
+    /// Guards of other keys.
+    pub(super) guards: Vec<Compare>,
+    /// Writes of other keys.
+    pub(super) writes: Vec<TxnOp>,
+    /// Reads of other keys, for when a guard fails.
+    pub(super) reads: Vec<TxnOp>,
+}
+
+impl PoolTxn<'_> {
+    /// Returns the transaction. A refused one reads everything that it relies on.
+    pub(super) fn transaction(&self, locks: &PoolQueue) -> Txn {
+        let mut guards = self.guards.clone();
+        let mut writes = self.writes.clone();
+        let mut reads = self.reads.clone();
+        guards.extend(locks.guards(self.keys, self.subnets));
+        reads.extend(locks.reads(self.keys, self.subnets));
+        for subnet in self.subnets {
+            let (Some(seen), Some(next)) = (self.seen.get(subnet), self.next.get(subnet)) else {
+                continue;
+            };
+            guards.push(self.keys.unchanged(*subnet, seen));
+            reads.push(self.keys.read(*subnet));
+            if next.value != seen.value {
+                writes.push(TxnOp::put(self.keys.pool(*subnet), next.value.to_text(), None));
+            }
+        }
+        Txn::new().when(guards).and_then(writes).or_else(reads)
+    }
+}
+
+/// Guards an owner's key by the revision that was seen; 0 for a missing key.
+pub(super) fn owner_unchanged(key: &str, revision: i64) -> Compare {
+    match revision {
+        0 => Compare::create_revision(key, CompareOp::Equal, 0),
+        seen => Compare::mod_revision(key, CompareOp::Equal, seen),
+    }
+}
+
+/// Writes an owner's key, or deletes that of an owner without leases.
+pub(super) fn write_owner(key: &str, owner_index: &OwnerIndex) -> TxnOp {
+    match owner_index.leases.is_empty() {
+        true => TxnOp::delete(key, None),
+        false => TxnOp::put(key, owner_index.to_value(), None),
+    }
+}

@@ -1,0 +1,116 @@
+//! The pools of a call, each with its key, its mutex and what a view saw of it.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
+use ipam_kit::allocate::Lease;
+use ipam_kit::cni::address::parse_cidr;
+use ipam_kit::pool::RangeSet;
+use ipam_kit::{Error, ErrorCode, Result};
+use ipnet::IpNet;
+
+use crate::compat::plugin_lock::PluginLock;
+use crate::pool_value::{PoolValue, SeenPool, SeenPools};
+
+/// The keys of pools below a prefix.
+#[derive(Debug)]
+pub(super) struct ValueKeys {
+    prefix: String,
+}
+
+impl ValueKeys {
+    pub(super) fn new(prefix: &str) -> Self {
+        Self { prefix: format!("{prefix}/") }
+    }
+
+    /// Returns what every key begins with.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Returns the key of a pool.
+    pub(super) fn pool(&self, subnet: IpNet) -> String {
+        format!("{}{subnet}", self.prefix)
+    }
+
+    /// Returns the subnet of a pool's key; `None` for another key.
+    pub(super) fn subnet(&self, key: &[u8]) -> Option<IpNet> {
+        let text = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?;
+        parse_cidr(text).ok().filter(|subnet| subnet.trunc().to_string() == text)
+    }
+
+    /// Returns the mutex of a pool, which an old process holds while it reads and writes the value.
+    pub(super) fn mutex(&self, subnet: IpNet) -> PluginLock {
+        PluginLock::Queue(format!("{}/", self.pool(subnet)))
+    }
+
+    /// Reads the value of a pool.
+    pub(super) fn read(&self, subnet: IpNet) -> TxnOp {
+        TxnOp::get(self.pool(subnet), None)
+    }
+
+    /// Guards a pool by the revision that was seen.
+    pub(super) fn unchanged(&self, subnet: IpNet, seen: &SeenPool) -> Compare {
+        let key = self.pool(subnet);
+        match seen.revision {
+            None => Compare::create_revision(key, CompareOp::Equal, 0),
+            Some(revision) => Compare::mod_revision(key, CompareOp::Equal, revision),
+        }
+    }
+
+    /// Returns these pools by the keys that were found.
+    ///
+    /// # Errors
+    /// A value is malformed, and nothing may be written over it.
+    pub(super) fn seen(
+        &self,
+        subnets: impl IntoIterator<Item = IpNet>,
+        found: &[KeyValue],
+    ) -> Result<SeenPools> {
+        let mut pools = SeenPools::new();
+        for subnet in subnets {
+            let key = self.pool(subnet);
+            let found = found.iter().find(|found| found.key() == key.as_bytes());
+            pools.insert(subnet, found.map(Self::parse).transpose()?.unwrap_or_default());
+        }
+        Ok(pools)
+    }
+
+    /// Reads the answer about a pool's key.
+    ///
+    /// # Errors
+    /// As [`Self::seen`].
+    pub(super) fn parse(found: &KeyValue) -> Result<SeenPool> {
+        let value = PoolValue::parse(found.value()).map_err(|malformed| {
+            let key = String::from_utf8_lossy(found.key());
+            Error::new(ErrorCode::BACKEND, format!("invalid value of the key {key}: {malformed}"))
+                .advise(format!(
+                    "correct the line (etcdctl get '{key}'), soon: whereabouts takes such a pool \
+                     for empty, and overwrites it"
+                ))
+        })?;
+        Ok(SeenPool { value, revision: Some(found.mod_revision()) })
+    }
+}
+
+/// Returns the pool that a lease is in.
+pub(super) fn pool_of(lease: &Lease) -> IpNet {
+    lease.address.trunc()
+}
+
+/// Returns the pools of a range set: one for each subnet.
+pub(super) fn pools_of(set: &RangeSet) -> BTreeSet<IpNet> {
+    set.ranges().iter().map(|range| range.subnet().trunc()).collect()
+}
+
+/// Tells whether a container holds an address of a pool.
+pub(super) fn holds(pools: &SeenPools, lease: &Lease, id: &str) -> bool {
+    pools.get(&pool_of(lease)).is_some_and(|pool| pool.value.has(lease.address.addr(), id))
+}
+
+/// Returns the addresses that are taken in some pools.
+pub(super) fn taken(pools: &SeenPools, subnets: &BTreeSet<IpNet>) -> BTreeSet<IpAddr> {
+    let pools = subnets.iter().filter_map(|subnet| pools.get(subnet));
+    pools.flat_map(|pool| pool.value.lines()).map(|line| line.address).collect()
+}

@@ -1,0 +1,140 @@
+//! The view before a commit: the owner's keys and the values of pools, in one transaction.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+
+use ipam_kit::allocate::ledger::{PoolView, Used, View, ViewQuery};
+use ipam_kit::allocate::owner_index::LeaseRevision;
+use ipam_kit::allocate::{Lease, Owner, PoolRequest};
+use ipam_kit::cni::Verb;
+use ipam_kit::{Error, Result};
+use ipnet::IpNet;
+
+use super::WhereaboutsLedger;
+use super::owner_lines::{BareLines, leases_of, pools_of_index};
+use super::pools::{pool_of, pools_of, taken};
+use crate::keys::end_of;
+use crate::owner_leases::{OwnerKeys, OwnerLeases};
+use crate::pool_value::SeenPools;
+use crate::removal::take_off_lost;
+use crate::session::EtcdSession;
+use crate::view_reads::{addresses_in_query, pools_by_cursor};
+use crate::view_token::EtcdViewToken;
+
+/// Returns the owner's leases and the state of the pools.
+pub(super) fn view(
+    ledger: &mut WhereaboutsLedger,
+    query: &ViewQuery<'_>,
+) -> Result<View<EtcdViewToken>> {
+    if ledger.verb != Verb::Check {
+        // Processes of one node would only compete for the value.
+        ledger.node_turn.take();
+    }
+    let own = ledger.session.keys.read_owner(query.owner);
+    let subnets = subnets_of(ledger, query);
+    let (owners, mut pools) = ledger.read(vec![own], subnets)?;
+    let keys = &ledger.session.keys;
+    let found = OwnerKeys::new(keys, query.owner, owners, Vec::new(), BTreeSet::new());
+    let mut unread = pools_of_index(&found)?;
+    unread.retain(|subnet| !pools.contains_key(subnet));
+    if !unread.is_empty() {
+        pools.extend(ledger.read(Vec::new(), unread)?.1);
+    }
+    let held = owner_leases(ledger, query, &found, &mut pools)?;
+    let guard = match ledger.verb {
+        Verb::Del => take_off_lost(&mut ledger.session, found.own.as_ref(), held.guard)?,
+        _ => held.guard,
+    };
+    let views = pool_views(&ledger.session, query.requests, &pools);
+    let token = EtcdViewToken { guard, pools, ..EtcdViewToken::default() };
+    // Every read of ours is linearizable: what it does not show is not there.
+    Ok(View { held: held.leases, sure: true, pools: views, token })
+}
+
+/// Returns the pools to read: those of the request or of the record, else those of the network.
+fn subnets_of(ledger: &WhereaboutsLedger, query: &ViewQuery<'_>) -> BTreeSet<IpNet> {
+    let sets = query.requests.iter().filter_map(|request| request.set.as_ref());
+    let mut subnets: BTreeSet<IpNet> = sets.flat_map(pools_of).collect();
+    subnets.extend(query.known.iter().map(pool_of));
+    // On CHECK without a record, the prefix lengths of pools are unknown.
+    let is_recorded = |lease: &Lease| LeaseRevision::read(&lease.revision).is_some();
+    if query.known.is_empty() || !query.known.iter().all(is_recorded) {
+        subnets.extend(&ledger.network_pools);
+    }
+    subnets
+}
+
+/// Returns the owner's leases. A DEL that knows of nothing else counts every line of the container
+/// that is not known to be another owner's.
+fn owner_leases(
+    ledger: &mut WhereaboutsLedger,
+    query: &ViewQuery<'_>,
+    found: &OwnerKeys,
+    pools: &mut SeenPools,
+) -> Result<OwnerLeases> {
+    let mut named: BTreeSet<IpAddr> = addresses_in_query(query);
+    if query.known.is_empty() {
+        named.extend(ledger.hints.of(query.owner)?);
+    }
+    let held = leases_of(ledger, query.owner, found, pools, BareLines::Of(&named))?;
+    // No record lists every lease of the owner: whereabouts gives an address for each ADD.
+    let may_have_more = held.leases.is_empty() || (query.known.is_empty() && found.own.is_none());
+    if ledger.verb != Verb::Del || !may_have_more {
+        return Ok(held);
+    }
+    if ledger.network_pools.is_empty() {
+        refuse_unknown_pools(ledger, query.owner, found, pools)?;
+    }
+    leases_of(ledger, query.owner, found, pools, BareLines::All)
+}
+
+/// Fails if the container has a line in some pool, and only the ranges could tell of which network.
+fn refuse_unknown_pools(
+    ledger: &mut WhereaboutsLedger,
+    owner: &Owner,
+    found: &OwnerKeys,
+    pools: &SeenPools,
+) -> Result<()> {
+    let mut others = SeenPools::new();
+    for subnet in all_pools(ledger)? {
+        if !pools.contains_key(&subnet) {
+            others.extend(ledger.read(Vec::new(), [subnet])?.1);
+        }
+    }
+    let left = leases_of(ledger, owner, found, &others, BareLines::All)?;
+    if left.leases.is_empty() {
+        return Ok(());
+    }
+    let message = "missing or invalid: only the ranges tell which addresses of the container belong to this network";
+    Err(Error::config("ipam.ranges", message).advise(
+        "correct the ranges and call again, or run `ipam-delegated release NETWORK ADDRESS --yes`",
+    ))
+}
+
+/// Returns every pool that the store has, without what it holds.
+fn all_pools(ledger: &mut WhereaboutsLedger) -> Result<BTreeSet<IpNet>> {
+    let WhereaboutsLedger { session, keys, .. } = ledger;
+    let prefix = keys.prefix().to_owned();
+    let end = end_of(&prefix);
+    let mut subnets = BTreeSet::new();
+    session.each_between(prefix, &end, true, &mut |_, found| {
+        subnets.extend(keys.subnet(found.key()));
+        ControlFlow::Continue(())
+    })?;
+    Ok(subnets)
+}
+
+/// Returns what is known of some pools: everything.
+pub(super) fn pool_views<'a>(
+    session: &EtcdSession,
+    requests: impl IntoIterator<Item = &'a PoolRequest> + Clone,
+    pools: &SeenPools,
+) -> Vec<PoolView> {
+    let mut views = pools_by_cursor(session, requests.clone(), &EtcdViewToken::default());
+    for (view, request) in views.iter_mut().zip(requests) {
+        let subnets = request.set.as_ref().map(pools_of).unwrap_or_default();
+        view.used = Used::All(taken(pools, &subnets));
+    }
+    views
+}

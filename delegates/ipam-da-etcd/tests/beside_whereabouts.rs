@@ -1,0 +1,158 @@
+//! Beside whereabouts with the datastore `etcd`, on its keys: while it is replaced node by node, and
+//! on the way back.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use ipam_testkit::etcd::Etcd;
+use ipam_testkit::node::at_once;
+use ipam_testkit::old::Done;
+use ipam_testkit::old::whereabouts::InEtcd;
+use serde_json::{Value, json};
+
+use common::beside::{Ours, amid, given, holdings};
+
+fn ours(etcd: &Etcd, subnet: &str) -> Ours {
+    let mut ours = Ours::alone(&etcd.endpoint(), "whereabouts", &json!([[{"subnet": subnet}]]));
+    ours.network["ipam"]["strategy"] = "lowest".into();
+    ours
+}
+
+fn old(etcd: &Etcd, subnet: &str) -> InEtcd {
+    InEtcd::new(etcd, &json!({ "range": subnet }))
+}
+
+/// Who holds which address of a pool.
+#[track_caller]
+fn held(etcd: &Etcd, old: &InEtcd) -> BTreeMap<IpAddr, String> {
+    let value = etcd.get(&old.key()).unwrap();
+    let lines = value.lines().map(|line| line.split_once(' ').unwrap());
+    let mut held = BTreeMap::new();
+    for (address, id) in lines {
+        let other = held.insert(address.parse().unwrap(), id.to_owned());
+        assert_eq!(other, None, "{address} has two holders: {value}");
+    }
+    held
+}
+
+#[test]
+fn the_requests_of_an_old_add_and_del_are_these() {
+    let etcd = Etcd::start();
+    let old = old(&etcd, "10.1.2.0/24");
+    let kinds = |call: ipam_testkit::old::Call| -> Vec<String> {
+        let word = |done: Done| done.to_string().split(' ').next().unwrap().to_owned();
+        call.map(word).collect()
+    };
+    let add = ["grant", "create", "get", "get", "put", "delete", "revoke"];
+    assert_eq!(kinds(old.add("c1")), add);
+    assert_eq!(kinds(old.del("c1")), add);
+    assert_eq!(kinds(old.del("c1")), ["grant", "create", "get", "get", "delete", "revoke"]);
+    assert_eq!(etcd.get("/whereabouts/10.1.2.0/24").as_deref(), Some(""));
+}
+
+#[test]
+fn ours_come_between_any_two_requests_of_an_old_call() {
+    let etcd = Etcd::start();
+    at_once(8, |requests| {
+        let subnet = format!("10.1.{requests}.0/24");
+        let (ours, old) = (ours(&etcd, &subnet), old(&etcd, &subnet));
+        let earlier = ours.add("earlier");
+
+        let (first, outcome) = amid(old.add("first"), requests, || ours.start("ADD", "ours"));
+        let (first, own) = (first.unwrap(), given(outcome));
+        let all = [("earlier", &earlier[..]), ("first", &first), ("ours", &own)];
+        assert_eq!(held(&etcd, &old), holdings(all), "after {requests} requests");
+
+        let (second, outcome) = amid(old.add("second"), requests, || ours.start("DEL", "earlier"));
+        outcome.success();
+        let second = second.unwrap();
+        let all = [("first", &first[..]), ("second", &second), ("ours", &own)];
+        assert_eq!(held(&etcd, &old), holdings(all), "after {requests} requests");
+
+        let (gone, outcome) = amid(old.del("first"), requests, || ours.start("ADD", "late"));
+        let late = given(outcome);
+        assert_eq!(gone, Ok(vec![]));
+        let all = [("second", &second[..]), ("ours", &own), ("late", &late)];
+        assert_eq!(held(&etcd, &old), holdings(all), "after {requests} requests");
+
+        let (gone, outcome) = amid(old.del("second"), requests, || ours.start("DEL", "ours"));
+        outcome.success();
+        assert_eq!(gone, Ok(vec![]));
+        assert_eq!(held(&etcd, &old), holdings([("late", &late[..])]), "after {requests} requests");
+    });
+}
+
+#[test]
+fn twenty_of_both_at_once_hold_addresses_of_their_own() {
+    const WORKERS: usize = 20;
+    let etcd = Etcd::start();
+    let nodes: Vec<Ours> = (0..WORKERS / 2).map(|_| ours(&etcd, "10.1.2.0/26")).collect();
+    let old = old(&etcd, "10.1.2.0/26").delay(Duration::from_millis(4));
+    let kept = Mutex::new(Vec::new());
+    at_once(WORKERS, |worker| {
+        let ours = &nodes[worker / 2];
+        let is_old = worker % 2 == 0;
+        let add = |id: &str| if is_old { old.add(id).run().unwrap() } else { ours.add(id) };
+        let [gone, stays, last] = ["gone", "stays", "last"].map(|id| format!("{id}-{worker}"));
+        add(&gone);
+        let first = add(&stays);
+        if is_old {
+            drop(old.del(&gone).run().unwrap())
+        } else {
+            ours.del(&gone)
+        }
+        let second = add(&last);
+        kept.lock().unwrap().extend([(stays, first), (last, second)]);
+    });
+    let kept = kept.into_inner().unwrap();
+    let all = kept.iter().map(|(id, addresses)| (&id[..], &addresses[..]));
+    assert_eq!(held(&etcd, &old), holdings(all));
+    assert_eq!(etcd.keys(&format!("{}/", old.key())), [""; 0]);
+}
+
+#[test]
+fn the_mutex_of_a_killed_call_runs_out_and_ours_waits_for_it() {
+    let etcd = Etcd::start();
+    let (ours, old) = (ours(&etcd, "10.1.2.0/24"), old(&etcd, "10.1.2.0/24"));
+    let mut killed = old.add("killed");
+    let last = |done: &Done| matches!(done, Done::Created(_));
+    killed.find(last).unwrap();
+    drop(killed);
+    let [mutex] = &etcd.keys(&format!("{}/", old.key()))[..] else { panic!("one key") };
+    let lease = i64::from_str_radix(mutex.rsplit_once('/').unwrap().1, 16).unwrap();
+    let add = ours.start("ADD", "ours");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(etcd.get(&old.key()), None);
+    // As after 60 s.
+    etcd.requests().revoke(lease).unwrap();
+    let own = given(ipam_testkit::world::wait(add));
+    assert_eq!(held(&etcd, &old), holdings([("ours", &own[..])]));
+}
+
+#[test]
+fn each_releases_what_the_other_gave() {
+    let etcd = Etcd::start();
+    let (ours, old) = (ours(&etcd, "10.1.2.0/28"), old(&etcd, "10.1.2.0/28"));
+    let first = old.add("c1").run().unwrap();
+    let second = ours.add("c2");
+    assert_eq!(ours.check("c1", &first).success(), Value::Null);
+    ours.del("c1");
+    old.del("c2").run().unwrap();
+    assert_eq!(held(&etcd, &old), BTreeMap::new());
+    assert_eq!(ours.check("c2", &second).failure().0, 104);
+    // Given to another, it is not ours to release any more. The gateway of ours is not given.
+    old.add("c3").run().unwrap();
+    assert_eq!(old.add("c4").run().unwrap(), second);
+    ours.del("c2");
+    assert!(held(&etcd, &old).contains_key(&second[0]));
+    let third = ours.add("c2");
+    assert_ne!(third, second);
+    ours.del("c2");
+    assert_eq!(held(&etcd, &old).len(), 2);
+}

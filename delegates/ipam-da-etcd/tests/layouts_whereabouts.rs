@@ -1,0 +1,273 @@
+//! The keys of whereabouts, as ADD, DEL and GC read and leave them.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::time::Duration;
+
+use ipam_testkit::etcd::Etcd;
+use ipam_testkit::node::{addresses, at_once, given, within};
+use ipam_testkit::world::{start, wait};
+use serde_json::json;
+
+use common::Node;
+use common::layouts::on;
+
+const POOL: &str = "/whereabouts/10.1.0.0/24";
+const OWNERS: &str = "/whereabouts/ipam-delegated/owners/";
+
+/// `node-1`, which gives the lowest address as whereabouts does.
+fn node(etcd: &Etcd) -> Node {
+    let node = Node::of(etcd).with_subnets(&["10.1.0.0/24"]).with_in_pools("strategy", "lowest");
+    let cache = node.world.path("results").to_str().unwrap().to_owned();
+    node.with("layout", "whereabouts").with("resultCache", cache)
+}
+
+#[track_caller]
+fn assert_pool(etcd: &Etcd, value: &str) {
+    assert_eq!(etcd.get(POOL).as_deref(), Some(value));
+}
+
+#[test]
+fn add_and_del_leave_the_value_of_whereabouts_and_keys_below_one_of_ours() {
+    let etcd = Etcd::start();
+    let node = node(&etcd);
+    node.add("c1");
+    node.add("c2");
+    assert_pool(&etcd, "10.1.0.2 c1\n10.1.0.3 c2");
+    let keys = [
+        POOL,
+        "/whereabouts/ipam-delegated/latest/net",
+        "/whereabouts/ipam-delegated/owners/c1/node-1/net/eth0",
+        "/whereabouts/ipam-delegated/owners/c2/node-1/net/eth0",
+    ];
+    assert_eq!(etcd.keys("/"), keys);
+    node.del("c1");
+    node.del("c1");
+    assert_pool(&etcd, "10.1.0.3 c2");
+    node.del("c2");
+    assert_pool(&etcd, "");
+    assert_eq!(etcd.keys(OWNERS), [""; 0]);
+}
+
+#[test]
+fn both_families_are_two_values_and_one_step() {
+    let etcd = Etcd::start();
+    let node = node(&etcd).with_subnets(&["10.1.0.0/24", "fd00:1::/64"]);
+    assert_eq!(addresses(&node.add("c1")), ["10.1.0.2", "fd00:1::2"]);
+    assert_pool(&etcd, "10.1.0.2 c1");
+    assert_eq!(etcd.get("/whereabouts/fd00:1::/64").unwrap(), "fd00:1::2 c1");
+    node.del("c1");
+    assert_eq!(etcd.get("/whereabouts/fd00:1::/64").unwrap(), "");
+}
+
+#[test]
+fn a_del_of_one_interface_leaves_the_other() {
+    let etcd = Etcd::start();
+    let node = node(&etcd);
+    on(&node).add("c1");
+    on(&node).ifname("net1").add("c1");
+    // Of another network with the same pool.
+    on(&node).network("other").add("c1");
+    assert_pool(&etcd, "10.1.0.2 c1\n10.1.0.3 c1\n10.1.0.4 c1");
+    on(&node).ifname("net1").del("c1");
+    assert_pool(&etcd, "10.1.0.2 c1\n10.1.0.4 c1");
+    on(&node).del("c1");
+    assert_pool(&etcd, "10.1.0.4 c1");
+    assert_eq!(on(&node).network("other").address("c1"), "10.1.0.4");
+}
+
+#[test]
+fn a_line_of_whereabouts_is_released_with_its_container() {
+    let etcd = Etcd::start();
+    let node = node(&etcd);
+    etcd.put(POOL, "10.1.0.9 c1\n10.1.0.2 c2\n10.1.0.3 c1");
+    // What the runtime remembers of another interface is not this one's.
+    on(&node).ifname("net1").remember("c1", &["10.1.0.9"]);
+    on(&node).del("c1");
+    assert_pool(&etcd, "10.1.0.9 c1\n10.1.0.2 c2");
+    on(&node).ifname("net1").del("c1");
+    assert_pool(&etcd, "10.1.0.2 c2");
+    on(&node).del("c3");
+    assert_pool(&etcd, "10.1.0.2 c2");
+}
+
+#[test]
+fn an_add_takes_over_what_the_runtime_remembers_and_nothing_else() {
+    let etcd = Etcd::start();
+    let node = node(&etcd);
+    etcd.put(POOL, "10.1.0.7 c1\n10.1.0.8 c2\n10.1.0.9 c3");
+    on(&node).remember("c1", &["10.1.0.7"]);
+    on(&node).remember("c2", &["10.1.0.9"]);
+    assert_eq!(node.address("c1"), "10.1.0.7");
+    assert_eq!(node.address("c2"), "10.1.0.2");
+    on(&node).check_of("c3", &["10.1.0.9"]).success();
+    assert_eq!(on(&node).check_of("c3", &["10.1.0.8"]).failure().0, 104);
+    assert_pool(&etcd, "10.1.0.7 c1\n10.1.0.8 c2\n10.1.0.9 c3\n10.1.0.2 c2");
+    assert_eq!(etcd.keys(OWNERS).len(), 2);
+}
+
+#[test]
+fn what_whereabouts_has_given_to_another_is_not_ours_to_release() {
+    let etcd = Etcd::start();
+    let node = node(&etcd);
+    let result = node.add("c1");
+    etcd.put(POOL, "10.1.0.2 c2");
+    assert_eq!(node.check("c1", &result).failure().0, 104);
+    node.del_known("c1", &result).success();
+    assert_pool(&etcd, "10.1.0.2 c2");
+    assert_eq!(etcd.keys(OWNERS), [""; 0]);
+    assert_eq!(node.address("c1"), "10.1.0.3");
+}
+
+#[test]
+fn a_malformed_value_is_an_error_with_its_key_and_line_and_stays() {
+    let etcd = Etcd::start();
+    let node = node(&etcd);
+    let result = node.add("held");
+    for (value, line) in [
+        ("10.1.0.2 held\ngarbage\n10.1.0.9 c2", "line 2 has no space"),
+        ("10.1.0.2 held\n", "line 2 has no space"),
+        ("10.1.0.2 held\n<nil> c2", "line 2 does not begin with an address"),
+    ] {
+        etcd.put(POOL, value);
+        let before = etcd.keys("/");
+        for outcome in [
+            node.call("ADD", "c1"),
+            node.call("DEL", "held"),
+            node.del_known("held", &result),
+            node.check("held", &result),
+        ] {
+            let (code, text) = outcome.failure();
+            assert_eq!(code, 103, "{text}");
+            assert!(text.contains(POOL) && text.contains(line), "{text}");
+        }
+        assert_eq!(node.call("STATUS", "").failure().0, 50);
+        assert_pool(&etcd, value);
+        assert_eq!(etcd.keys("/"), before);
+    }
+}
+
+#[test]
+fn foreign_keys_below_the_prefix_stay_and_are_in_nobodys_way() {
+    let etcd = Etcd::start();
+    let node = node(&etcd);
+    let foreign = ["garbage", "10.1.0.0", "10.1.0.5/24", "10.1.0.0/24x", "x/10.1.0.0/24"];
+    for name in foreign {
+        etcd.put(&format!("/whereabouts/{name}"), "garbage");
+    }
+    node.add("c1");
+    node.del("c1");
+    node.gc(&[]).success();
+    assert_eq!(node.typed(&["list", "--json"]).success(), json!([]));
+    for name in foreign {
+        assert_eq!(etcd.get(&format!("/whereabouts/{name}")).as_deref(), Some("garbage"), "{name}");
+    }
+}
+
+#[test]
+fn without_ranges_only_a_line_that_is_left_to_explain_is_an_error() {
+    let etcd = Etcd::start();
+    let mut node = node(&etcd);
+    node.add("ours");
+    etcd.put(POOL, &format!("{}\n10.1.0.9 theirs", etcd.get(POOL).unwrap()));
+    node.pools = json!([]);
+    node.del("ours");
+    node.del("unknown");
+    let (code, text) = node.call("DEL", "theirs").failure();
+    assert_eq!(code, 7, "{text}");
+    assert_pool(&etcd, "10.1.0.9 theirs");
+}
+
+#[test]
+fn gc_and_release_remove_lines_of_their_owners_alone() {
+    let etcd = Etcd::start();
+    let node = node(&etcd);
+    for container in ["c1", "c2", "c3"] {
+        node.add(container);
+    }
+    etcd.put(POOL, &format!("{}\n10.1.0.9 theirs", etcd.get(POOL).unwrap()));
+    // All are younger than the grace time.
+    node.gc(&["c1"]).success();
+    assert_eq!(node.typed(&["list", "--json"]).success().as_array().unwrap().len(), 4);
+    node.told(&["release", "--owner", "c2", "--yes"]);
+    assert_pool(&etcd, "10.1.0.2 c1\n10.1.0.9 theirs\n10.1.0.4 c3");
+    node.told(&["release", "10.1.0.9", "--yes"]);
+    assert_pool(&etcd, "10.1.0.2 c1\n10.1.0.4 c3");
+    node.told(&["release", "--node", "node-1", "--yes"]);
+    assert_pool(&etcd, "");
+    assert_eq!(etcd.keys(OWNERS), [""; 0]);
+}
+
+#[test]
+fn while_the_mutex_is_held_nothing_is_written_and_its_end_lets_calls_go_on() {
+    let etcd = Etcd::start();
+    let node = node(&etcd);
+    let held = node.add("held");
+    let requests = etcd.requests();
+    let mutex = format!("{POOL}/694d");
+    let lease = requests.grant(600).unwrap();
+    assert!(requests.create(&mutex, "", lease).unwrap());
+    let value = etcd.get(POOL).unwrap();
+    for (verb, container, known) in [("ADD", "late", &json!({})), ("DEL", "held", &given(&held))] {
+        let (mut command, network) = on(&node).command(verb, container, known);
+        command.env("IPAM_DELEGATED_DEADLINE_MS", "1500");
+        let (code, text) = wait(start(command, &network)).failure();
+        assert_eq!(code, 11, "{text}");
+        assert!(text.contains(&format!("{POOL}/")), "{text}");
+    }
+    assert_eq!(etcd.get(POOL).unwrap(), value);
+    // The release of a mutex that others wait for.
+    std::thread::scope(|scope| {
+        scope.spawn(|| node.add("c2"));
+        std::thread::sleep(Duration::from_millis(400));
+        requests.revoke(lease).unwrap();
+    });
+    assert_pool(&etcd, "10.1.0.2 held\n10.1.0.3 c2");
+    assert_eq!(etcd.keys(&format!("{POOL}/")), [""; 0], "no ticket is left");
+}
+
+#[test]
+fn twenty_at_once_on_several_nodes_hold_addresses_of_their_own() {
+    const NODES: usize = 10;
+    let etcd = Etcd::start();
+    let nodes: Vec<Node> =
+        (0..NODES).map(|number| node(&etcd).named(&format!("node-{number}"))).collect();
+    within(Duration::from_secs(60), || {
+        at_once(2 * NODES, |worker| {
+            let node = &nodes[worker / 2];
+            node.add(&format!("stays-{worker}"));
+            node.add(&format!("goes-{worker}"));
+            node.del(&format!("goes-{worker}"));
+        });
+    });
+    let value = etcd.get(POOL).unwrap();
+    let lines: Vec<(&str, &str)> =
+        value.lines().map(|line| line.split_once(' ').unwrap()).collect();
+    let held: std::collections::BTreeSet<_> = lines.iter().map(|(address, _)| address).collect();
+    assert_eq!((lines.len(), held.len()), (2 * NODES, 2 * NODES), "{value}");
+    assert!(lines.iter().all(|(_, id)| id.starts_with("stays-")), "{value}");
+    assert_eq!(etcd.keys(OWNERS).len(), 2 * NODES);
+    assert_eq!(etcd.keys(&format!("{POOL}/")), [""; 0], "no ticket is left");
+}
+
+#[test]
+fn a_pool_that_is_too_large_for_etcd_is_an_error_and_stays() {
+    let etcd = Etcd::start();
+    let node = node(&etcd).with_subnets(&["10.1.0.0/16"]);
+    let key = "/whereabouts/10.1.0.0/16";
+    let line = |n: usize| format!("10.1.{}.{} {n:064x}", 1 + n / 250, n % 250);
+    let value: Vec<String> = (0..21_500).map(line).collect();
+    let value = value.join("\n");
+    let before = &value[..value[..1_571_900].rfind('\n').unwrap()];
+    etcd.requests().put(key, before).unwrap();
+    let (code, text) = node.call("ADD", &"c".repeat(64)).failure();
+    assert_eq!(code, 103, "{text}");
+    assert!(text.contains("too large"), "{text}");
+    assert_eq!(etcd.get(key).unwrap(), before);
+    // A release makes it smaller.
+    let first = "0".repeat(64);
+    node.del(&first);
+    assert!(etcd.get(key).unwrap().len() < before.len());
+}
