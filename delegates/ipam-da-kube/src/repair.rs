@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::thread::sleep;
+use std::time::Duration;
 
 use ipam_cli::{CliVerb, Column, InspectCall, OptionSpec, Row, RunInspect, print_rows};
 use ipam_kit::allocate::removal::may_be_held;
@@ -10,7 +12,7 @@ use ipnet::IpNet;
 
 use crate::lease_mark::ReservationMark;
 use crate::ledger::IpPools;
-use crate::objects::{PoolEntry, Reservation, ReservationSpec};
+use crate::objects::{GROUP, PoolEntry, Reservation, ReservationSpec};
 use crate::read_pool::ReadPool;
 use crate::session::LeaseSession;
 use crate::store::Outcome;
@@ -98,6 +100,13 @@ impl Flaw {
 /// How often the reservation of an address is tried at most.
 const TRIES: usize = 4;
 
+/// How long a DEL may take from the reservation to the entry.
+const DEL_TIME: Duration = Duration::from_secs(5);
+
+/// Passes on what a selector makes of a configuration.
+const FROM_SELECTOR: &str = "if a selector makes the ranges, as for whereabouts, send what it makes: `ipam-delegated explain \
+     NETWORK --json | jq '.[0].delegates[-1].input' | ipam-da-kube repair --config -`";
+
 impl LeaseSession {
     /// Finds the entries of a pool, or of those of the configuration, that have no reservation of
     /// their own, by address.
@@ -156,9 +165,13 @@ impl LeaseSession {
                 let message =
                     format!("the namespace {namespace} has no IPPool {name:?} of the network");
                 Err(Error::new(ErrorCode::INVALID_ENVIRONMENT, message)
-                    .advise(format!("`kubectl get ippools -n {namespace}` lists them")))
+                    .advise(format!("`kubectl get ippools.{GROUP} -n {namespace}` lists them"))
+                    .advise(FROM_SELECTOR))
             }
-            None if self.subnets.is_empty() => Ok(pools.keys().cloned().collect()),
+            None if self.subnets.is_empty() => {
+                let error = Error::config("ipam.ranges", "missing, so the pools are not known");
+                Err(error.advise("name an IPPool").advise(FROM_SELECTOR))
+            }
             None => Ok(self.subnets.iter().map(|subnet| self.pool_of(*subnet)).collect()),
         }
     }
@@ -168,18 +181,23 @@ impl LeaseSession {
     /// # Errors
     /// The server does not answer. The reservations that were made for present entries stay.
     fn mend(&mut self, flaws: &mut Vec<Flaw>) -> Result<()> {
-        let mut missing = flaws.iter_mut().filter(|flaw| matches!(flaw.state, FlawState::Missing));
-        let made = missing.try_for_each(|flaw| {
-            flaw.state = self.reserve_entry(flaw.address, &flaw.entry)?;
-            Ok(())
-        });
+        let mut outcome = Ok(());
+        for flaw in flaws.iter_mut().filter(|flaw| matches!(flaw.state, FlawState::Missing)) {
+            match self.reserve_entry(flaw.address, &flaw.entry) {
+                Ok(state) => flaw.state = state,
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        if flaws.iter().any(|flaw| matches!(flaw.state, FlawState::Made(_))) {
+            sleep(DEL_TIME);
+        }
         // Nothing else finds a reservation whose entry is gone: look even after an error.
         let looked = self.withdraw_from_released(flaws);
-        made.and(looked)
+        outcome.and(looked)
     }
 
     /// Takes away the entries that were released since they were found, with the reservations that
-    /// were made for them: the release has found none to delete.
+    /// were made for them: the release has looked for one before.
     fn withdraw_from_released(&mut self, flaws: &mut Vec<Flaw>) -> Result<()> {
         let mut present = BTreeMap::new();
         for flaw in &*flaws {

@@ -1,6 +1,8 @@
 //! `repair`: entries without a reservation get one.
 
 use std::process::{Command, Stdio};
+use std::thread::{self, sleep};
+use std::time::Duration;
 
 use ipam_testkit::kube::Client;
 use ipam_testkit::whereabouts::{Crds, Objects, POOLS, RESERVATIONS};
@@ -59,6 +61,13 @@ fn entries_without_reservations_get_them() {
 }
 
 #[test]
+fn an_entry_of_0_4_without_podref_gets_a_reservation() {
+    let desk = Desk::new(&Crds::shipped());
+    desk.objects().create_pool("", SUBNET, &json!({"5": {"id": "c5"}}));
+    assert_eq!(rows(&Node::of(&desk), &["--yes"]), [format!("10.1.2.5 {POOL} c5 made")]);
+}
+
+#[test]
 fn an_address_of_two_entries_or_of_another_holder_is_left_alone() {
     in_each_world(|desk| {
         let node = Node::of(desk);
@@ -99,6 +108,10 @@ fn a_call_that_cannot_repair_says_why() {
         assert!(outcome.stderr.contains(reason), "{}", outcome.stderr);
     };
     fails(Node::of(&desk), &["repair", "no-pool"], "no IPPool \"no-pool\" of the network");
+    // As a configuration of whereabouts, whose ranges and network name its selector reads.
+    let mut unchosen = Node::of(&desk).with("networkName", "blue");
+    unchosen.pools = json!([]);
+    fails(unchosen, &["repair", "--yes"], "ipam-delegated explain NETWORK --json | jq");
     let unchecked = Node::of(&desk).with("overlapCheck", false);
     fails(unchecked, &["repair", "--yes"], "ipam.kube.overlapCheck: false");
 }
@@ -127,15 +140,21 @@ fn entry(id: &str) -> Value {
     json!({"id": id, "podref": format!("ns/{id}"), "ifname": "net1"})
 }
 
-/// Sets the entry 5 of the pool, as another program does; null releases it.
-fn set_entry(client: &Client, objects: &Objects, entry: &Value) {
-    client.patch(&objects.path(POOLS, POOL), &json!({"spec": {"allocations": {"5": entry}}}));
+/// Sets an entry of the pool, as another program does; null releases it.
+fn set_entry(client: &Client, objects: &Objects, key: &str, entry: &Value) {
+    client.patch(&objects.path(POOLS, POOL), &json!({"spec": {"allocations": {key: entry}}}));
 }
 
 #[test]
-fn an_entry_that_is_released_meanwhile_gets_no_reservation() {
-    let (site, outcome) = repair_while(|client, objects, _| {
-        set_entry(client, objects, &Value::Null);
+fn an_entry_that_a_del_in_between_releases_later_gets_no_reservation() {
+    let (site, outcome) = repair_while(|client, objects, ask| {
+        if ask.body.contains("10.1.2.5") {
+            let (client, objects) = (client.clone(), objects.clone());
+            thread::spawn(move || {
+                sleep(Duration::from_secs(2));
+                set_entry(&client, &objects, "5", &Value::Null);
+            });
+        }
         Fate::Pass
     });
     assert!(outcome.stdout.ends_with("repaired\n"), "{outcome:?}");
@@ -143,22 +162,27 @@ fn an_entry_that_is_released_meanwhile_gets_no_reservation() {
 }
 
 #[test]
-fn an_entry_that_is_released_before_a_later_one_fails_gets_no_reservation() {
+fn an_entry_that_is_released_meanwhile_gets_no_reservation_even_if_another_one_fails() {
     let (site, outcome) = repair_while(|client, objects, ask| {
-        if ask.body.contains("10.1.2.6") {
+        if ask.body.contains("10.1.2.5") {
             return Fate::Answer(403, json!({"kind": "Status", "code": 403}).to_string());
         }
-        set_entry(client, objects, &Value::Null);
+        set_entry(client, objects, "6", &Value::Null);
         Fate::Pass
     });
     assert_eq!(outcome.exit, Some(1), "{outcome:?}");
-    assert_eq!(site.desk.held(), [format!("{POOL} 6 c6")]);
+    assert_eq!(site.desk.held(), [format!("{POOL} 5 c5")]);
 }
 
 #[test]
 fn an_entry_whose_pod_gets_another_sandbox_meanwhile_keeps_its_reservation() {
     let (site, outcome) = repair_while(|client, objects, _| {
-        set_entry(client, objects, &json!({"id": "later", "podref": "ns/c5", "ifname": "net1"}));
+        set_entry(
+            client,
+            objects,
+            "5",
+            &json!({"id": "later", "podref": "ns/c5", "ifname": "net1"}),
+        );
         Fate::Pass
     });
     assert!(outcome.stdout.ends_with("repaired\n"), "{outcome:?}");
@@ -170,7 +194,7 @@ fn a_reservation_that_another_program_makes_meanwhile_is_left_to_it() {
     let (site, outcome) = repair_while(|client, objects, ask| {
         if ask.body.contains("10.1.2.5") {
             client.create(&serde_json::from_str(&ask.body).unwrap());
-            set_entry(client, objects, &Value::Null);
+            set_entry(client, objects, "5", &Value::Null);
         }
         Fate::Pass
     });
