@@ -1,6 +1,6 @@
 //! Pools that overlap: the reservation decides, and entries whose reservations are gone count.
 
-use ipam_testkit::node::subnets;
+use ipam_testkit::node::{at_once, subnets};
 use ipam_testkit::old::whereabouts::{Whereabouts, reconcile};
 use ipam_testkit::whereabouts::Release;
 use serde_json::{Value, json};
@@ -92,6 +92,45 @@ fn a_del_after_the_reconciler_releases_the_entry() {
         }
         assert_eq!(desk.held(), [""; 0]);
     }
+}
+
+#[test]
+fn a_requested_address_that_another_pool_holds_is_named_and_never_taken_over() {
+    let desk = Desk::new(&v094());
+    let requesting = |subnet| node(&desk, subnet).with_in_pools("requested-ip", "10.1.2.77");
+    let narrow = requesting(SUBNET);
+    let held = narrow.add("c1");
+    let all = desk.held();
+    let wide = || requesting("10.1.0.0/16").named("node-2");
+    for (wide, part) in [
+        (wide(), "c1"),
+        (
+            wide().taking_over(true),
+            "10.1.2.77 is held in the pool blue-10.1.2.0-24, which overlaps",
+        ),
+    ] {
+        let (code, text) = wide.call("ADD", "c2").failure();
+        assert!(code == 102 && text.contains(part), "{code}: {text}");
+        assert_eq!(desk.held(), all);
+        wide.del("c2");
+    }
+    narrow.check("c1", &held).success();
+    narrow.del("c1");
+    assert_eq!(desk.held(), [""; 0]);
+}
+
+#[test]
+fn a_range_whose_addresses_a_later_pool_took_is_full() {
+    let desk = Desk::new(&v094());
+    let (mut narrow, mut wide) = (node(&desk, SUBNET), node(&desk, "10.1.0.0/16"));
+    for node in [&mut narrow, &mut wide] {
+        node.pools[0]["ranges"][0]["rangeEnd"] = "10.1.2.40".into();
+    }
+    // This node notes that no pool overlaps.
+    wide.add("w0");
+    at_once(35, |number| drop(narrow.add(&format!("n{number}"))));
+    let (code, text) = wide.call("ADD", "w1").failure();
+    assert_eq!(code, 100, "{text}");
 }
 
 #[test]

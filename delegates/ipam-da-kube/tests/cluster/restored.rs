@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use ipam_testkit::kube::Kubeconfig;
+use ipam_testkit::kube::{Credential, Kubeconfig};
 use ipam_testkit::node::addresses;
 use ipam_testkit::whereabouts::{Crds, Objects, POOLS, RESERVATIONS};
 use ipam_testkit::world::{Outcome, World, binary};
@@ -228,4 +228,26 @@ fn a_del_never_uses_todays_kubeconfig_if_that_leads_to_another_cluster() {
     fs::rename(&own, desk.kubeconfig_path()).unwrap();
     chain.call("DEL", "c1").success();
     assert_eq!((desk.held().len(), objects.allocations(POOL).len()), (0, 1));
+}
+
+#[test]
+fn a_del_without_leases_uses_another_login_to_the_same_server_alone() {
+    let desk = Desk::new(&v094());
+    let valid = desk.folder.path().join("valid");
+    desk.kubeconfig_of(&desk.login).write(&valid);
+    let mut rejected = desk.login.clone();
+    rejected.credential = Credential::Token("rejected".to_owned());
+    desk.log_in(&rejected);
+    let chain = Chain::of(&desk);
+    let (code, text) = chain.call("ADD", "c1").failure();
+    assert!(code == 11 && text.contains("(401)"), "{code}: {text}");
+
+    let other = Crds::shipped().served();
+    let elsewhere = desk.folder.path().join("elsewhere");
+    let more = json!({"contexts": [{"context": {"namespace": desk.namespace}}]});
+    Kubeconfig::of(other, &other.admin()).more(&more).write(&elsewhere);
+    let chain = chain.by(&elsewhere);
+    assert_eq!(chain.call("DEL", "c1").failure().0, 11);
+    let chain = chain.by(&valid);
+    chain.call("DEL", "c1").success();
 }

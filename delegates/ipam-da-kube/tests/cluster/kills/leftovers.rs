@@ -1,13 +1,14 @@
-//! The entry that a killed GC or `release` leaves is released by the next one: a note names its node.
+//! The entry that a killed ADD, GC or `release` leaves is released by a later call: a note names its
+//! node and its time.
 
 use std::fs;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ipam_testkit::world::{start, wait};
 use serde_json::{Value, json};
 
-use super::{ALONE, Moment, Told};
+use super::{ALONE, Before, Moment, Told};
 use crate::common::node::change_note;
 use crate::common::site::{On, Site};
 
@@ -32,6 +33,60 @@ fn age(site: &Site) {
             noted["confirmed"] = (noted["confirmed"].as_u64().unwrap() - LONG).into();
         });
     }
+}
+
+/// A site whose first node was killed in an ADD of `c1`: the pool has its entry, and the address has
+/// no reservation.
+fn half_added() -> Site {
+    let site = Site::new(ALONE);
+    site.prepare(Before::Pools);
+    let command = site.command(On::First, "ADD", "c1");
+    let network = site.network(On::First);
+    let killed =
+        site.kill_command_when(|ask| ask.method == "POST", Moment::Early, command, &network);
+    assert_eq!(killed.exit, None);
+    assert_entered(&site);
+    site
+}
+
+#[track_caller]
+fn assert_entered(site: &Site) {
+    assert_eq!(site.desk.held(), ["10.1.0.0-24 2 c1"]);
+}
+
+/// A DEL of the chain's own: it releases what was taken between two times.
+fn del_between(site: &Site, after: u64, before: u64) {
+    let mut network = site.network(On::First);
+    network["prevResult"] =
+        json!({"cniVersion": "1.0.0", "ips": [], "fence": {"after": after, "before": before}});
+    wait(start(site.command(On::First, "DEL", "c1"), &network)).ended_well();
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    since.as_millis().try_into().unwrap()
+}
+
+#[test]
+fn an_add_that_is_killed_before_its_reservation_is_released_by_a_del_of_its_time_alone() {
+    let begin = now();
+    let site = half_added();
+    del_between(&site, begin - LONG, begin - LONG / 2);
+    assert_entered(&site);
+    del_between(&site, begin, now());
+    site.assert_empty();
+}
+
+#[test]
+fn an_add_that_is_killed_before_its_reservation_is_released_by_gc() {
+    let site = half_added();
+    let gc = || wait(start(site.command(On::First, "GC", ""), &network(&site))).ended_well();
+    // As the ADD may still go on.
+    gc();
+    assert_entered(&site);
+    age(&site);
+    gc();
+    site.assert_empty();
 }
 
 /// The node of a container, as its reservation names it.
