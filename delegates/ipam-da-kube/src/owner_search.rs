@@ -157,9 +157,13 @@ impl<'a> OwnerSearch<'a> {
         }
         let mark = LeaseMark::of(lease).filter(|_| !note.unsure)?;
         let is_of_namespace = mark.namespace == self.session.store.namespace();
-        let is_same = seen.allocation.mark.is_none() || seen.allocation.mark == mark.text;
-        (is_of_namespace && is_same)
-            .then(|| Verdict::Own(Box::new(self.held(seen, mark, Some(note.taken)))))
+        let PoolEntry { ifname, mark: text, .. } = seen.allocation;
+        let is_same = text.is_none() || *text == mark.text;
+        // Other definitions than those of the note may be in use. An undo names the noted lease.
+        let (ifname, kept) = (mark.ifname && ifname.is_some(), mark.kept && text.is_some());
+        let held = self.held(seen, mark.clone(), Some(note.taken));
+        let held = HeldLease { mark: LeaseMark { ifname, kept, ..mark }, ..held };
+        (is_of_namespace && is_same).then(|| Verdict::Own(Box::new(held)))
     }
 
     /// Returns when the owner began to claim an address that a killed call has not reserved.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::common::node::Node;
 use crate::common::relay::Relay;
-use crate::common::{Desk, v094};
+use crate::common::{Desk, changing, v07, v094};
 
 /// A desk whose nodes reach the server through a relay, which counts.
 struct Counter {
@@ -26,7 +26,10 @@ const RESERVE: &str = "POST overlappingrangeipreservations 201";
 
 impl Counter {
     fn new(crds: &Crds) -> Self {
-        let desk = Desk::new(crds);
+        Self::on(Desk::new(crds))
+    }
+
+    fn on(desk: Desk) -> Self {
         let relay = desk.relayed();
         Self { desk, relay }
     }
@@ -95,6 +98,21 @@ fn without_reservations() {
     counter.assert_sends(&[GET], || drop(node.check("c1", &result).success()));
     counter.assert_sends(&[PATCH], || drop(node.del_known("c1", &result).success()));
     counter.assert_sends(&[GET, PATCH], || node.del("first"));
+}
+
+#[test]
+fn a_del_is_one_request_as_soon_as_the_definitions_keep_what_it_tests() {
+    let kube = changing();
+    v07().install_alone(&kube);
+    let counter = Counter::on(Desk::on(&kube));
+    let node = counter.node("node-1").with("overlapCheck", false);
+    let held = node.add("c1");
+    counter.assert_sends(&[GET, PATCH], || drop(node.del_known("c1", &held).success()));
+    Crds::shipped().install(&kube);
+    // The next one sees what is kept of this one.
+    node.add("c2");
+    let held = node.add("c3");
+    counter.assert_sends(&[PATCH], || drop(node.del_known("c3", &held).success()));
 }
 
 #[test]

@@ -4,13 +4,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipam_testkit::node::addresses;
+use ipam_testkit::node::{addresses, given};
 use ipam_testkit::old::whereabouts::Whereabouts;
 use ipam_testkit::whereabouts::{Crds, Release};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::common::node::{Node, POOL, SUBNET, Sandbox, change_note};
-use crate::common::{Desk, v094};
+use crate::common::{Desk, changing, v07, v094};
 
 /// CRDs, and whether they keep this delegate's member of an entry.
 type World = (fn() -> Crds, bool);
@@ -132,6 +132,53 @@ fn a_note_that_is_lost_or_wrong_is_never_believed_alone() {
         ["c1", "c2"].into_iter().for_each(|container| one.del(container));
         assert_eq!(ids(desk), [""; 0]);
     });
+}
+
+#[test]
+fn leases_stay_while_definitions_come_and_go_that_keep_less() {
+    let kube = changing();
+    let sets: [fn() -> Crds; 3] = [Crds::shipped, v07, Crds::shipped];
+    sets[0]().install_alone(&kube);
+    let desk = Desk::on(&kube);
+    let node = node(&desk, "node-1");
+    let mut held: Vec<(String, Value)> = Vec::new();
+    for (number, crds) in sets.into_iter().enumerate() {
+        crds().install(&kube);
+        for container in ["a", "b"].map(|name| format!("{name}{number}")) {
+            let result = node.add(&container);
+            held.push((container, result));
+        }
+        for (container, result) in &mut held {
+            node.check(container, result).success();
+            let again = node.add(container);
+            assert_eq!(addresses(&again), addresses(result), "{number}: {container}");
+            *result = again;
+        }
+        let (container, result) = held.remove(0);
+        node.del_known(&container, &result).success();
+        assert!(!ids(&desk).contains(&container), "{number}");
+    }
+    for (container, result) in held {
+        node.del_known(&container, &result).success();
+    }
+    assert_eq!(desk.held(), [""; 0]);
+}
+
+#[test]
+fn an_add_to_an_empty_pool_is_undone_after_other_definitions_came() {
+    let kube = changing();
+    for sets in [[Crds::shipped, v07], [v07, Crds::shipped]] {
+        sets[0]().install_alone(&kube);
+        let desk = Desk::on(&kube);
+        let node = node(&desk, "node-1");
+        node.add("c1");
+        node.del("c1");
+        sets[1]().install(&kube);
+        let mut undo = given(&node.add("c2"));
+        undo["undo"] = true.into();
+        node.call_with("DEL", "c2", &undo).success();
+        assert_eq!(desk.held(), [""; 0]);
+    }
 }
 
 #[test]
