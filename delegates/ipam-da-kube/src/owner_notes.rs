@@ -53,6 +53,12 @@ impl OwnerNote {
         let (taken, confirmed) = (now(), now());
         Self { node: node.to_owned(), taken, confirmed, leases: Vec::new(), unsure: true }
     }
+
+    /// Adds a lease, in place of an earlier state of it.
+    fn add(&mut self, lease: Lease) {
+        self.leases.retain(|noted| noted.address.addr() != lease.address.addr());
+        self.leases.push(lease);
+    }
 }
 
 impl NotedLease {
@@ -87,11 +93,12 @@ impl OwnerNotes {
     /// is killed leaves no note of an earlier state. Returns the note as it was.
     pub(crate) fn doubt(&self, owner: &Owner, more: Vec<Lease>) -> Option<OwnerNote> {
         let before = self.of(owner);
-        let own = before.clone().filter(|note| note.node == owner.scope.node);
-        let note = own.unwrap_or_else(|| OwnerNote::unsure(&owner.scope.node));
-        let confirmed = if more.is_empty() { note.confirmed } else { now() };
-        let leases = note.leases.iter().cloned().chain(more).collect();
-        let note = OwnerNote { leases, confirmed, unsure: true, ..note };
+        let mut note = own_note(before.clone(), &owner.scope.node);
+        note.unsure = true;
+        for lease in more {
+            note.confirmed = now();
+            note.add(lease);
+        }
         self.write(owner.container.as_str(), owner.ifname.as_str(), &note);
         before
     }
@@ -107,11 +114,9 @@ impl OwnerNotes {
 
     /// Remembers a lease of another that an owner is about to take, beside those that it has.
     pub(crate) fn remember_claim(&self, owner: &Owner, taken: u64, lease: &Lease) {
-        let note = self.of(owner).filter(|note| note.node == owner.scope.node);
-        let mut leases = note.map(|note| note.leases).unwrap_or_default();
-        leases.retain(|noted| noted.address.addr() != lease.address.addr());
-        leases.push(lease.clone());
-        self.remember(owner, taken, leases);
+        let mut note = own_note(self.of(owner), &owner.scope.node);
+        note.add(lease.clone());
+        self.remember(owner, taken, note.leases);
     }
 
     /// Notes a lease before it is released, as the note of a claim does: a call that is killed may
@@ -125,7 +130,7 @@ impl OwnerNotes {
         let mut note = note.unwrap_or_else(|| OwnerNote::unsure(node));
         let is_noted = note.leases.iter().any(|noted| noted.address == lease.address);
         if note.node == *node && !is_noted {
-            note.leases.push(lease.clone());
+            note.add(lease.clone());
             self.write(container, ifname, &note);
         }
     }
@@ -215,6 +220,11 @@ impl OwnerNotes {
     }
 }
 
+/// Returns a note if it is of this node, else a new one: nodes with one state folder share the file.
+fn own_note(note: Option<OwnerNote>, node: &str) -> OwnerNote {
+    note.filter(|note| note.node == node).unwrap_or_else(|| OwnerNote::unsure(node))
+}
+
 /// Reads the notes of the containers that are wanted: container, interface and note. Files that
 /// cannot be read are skipped.
 fn read_notes(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<(String, String, OwnerNote)> {
@@ -243,15 +253,39 @@ mod tests {
 
     use super::*;
 
+    fn owner(node: &str) -> Owner {
+        Owner {
+            scope: Scope { node: node.to_owned(), network: NetworkName::parse("net").unwrap() },
+            container: ContainerId::parse("c1").unwrap(),
+            ifname: IfName::parse("eth0").unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_claim_of_an_address_that_is_noted_has_the_time_and_the_state_of_the_claim() {
+        let folder = tempfile::tempdir().unwrap();
+        let notes = OwnerNotes { folder: folder.path().join(OWNERS) };
+        let owner = owner("node-1");
+        let lease = |revision: &str| Lease::bare("10.1.2.2/24".parse().unwrap(), revision.into());
+        let note = OwnerNote {
+            node: "node-1".to_owned(),
+            leases: vec![lease("r1")],
+            ..Default::default()
+        };
+        notes.write("c1", "eth0", &note);
+        notes.doubt(&owner, Vec::new());
+        assert_eq!(notes.of(&owner).unwrap().confirmed, 0);
+        notes.doubt(&owner, vec![lease("r2")]);
+        let doubted = notes.of(&owner).unwrap();
+        assert!(doubted.confirmed > 0);
+        assert_eq!(doubted.leases, [lease("r2")]);
+    }
+
     #[test]
     fn a_change_that_was_not_made_leaves_the_note_of_another_node() {
         let folder = tempfile::tempdir().unwrap();
         let notes = OwnerNotes { folder: folder.path().join(OWNERS) };
-        let [one, other] = ["node-1", "node-2"].map(|node| Owner {
-            scope: Scope { node: node.to_owned(), network: NetworkName::parse("net").unwrap() },
-            container: ContainerId::parse("c1").unwrap(),
-            ifname: IfName::parse("eth0").unwrap(),
-        });
+        let [one, other] = ["node-1", "node-2"].map(owner);
         let lease = |address: &str| Lease::bare(address.parse().unwrap(), "r1".into());
         notes.remember(&one, 1, vec![lease("10.1.2.2/24")]);
         let before = notes.doubt(&other, vec![lease("10.1.2.3/24")]);
