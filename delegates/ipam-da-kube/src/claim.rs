@@ -119,9 +119,9 @@ impl<'a> Claiming<'a> {
         for choice in reserved {
             match self.reserve(choice)? {
                 Reserved::Own(reservation) => {
-                    let mark = LeaseMark { reservation: Some(reservation), ..self.mark(choice) };
-                    self.hold(choice, mark);
-                    if !self.is_free_elsewhere(choice)? {
+                    let reserved = Some(reservation.clone());
+                    self.hold(choice, LeaseMark { reservation: reserved, ..self.mark(choice) });
+                    if !self.is_free_elsewhere(choice, &reservation)? {
                         return Ok(Claimed::Lost(vec![Taken {
                             claim: choice.index,
                             address: choice.address,
@@ -278,11 +278,15 @@ impl<'a> Claiming<'a> {
     }
 
     /// Returns whether an address is free in each other pool that has it, now that it is reserved.
-    fn is_free_elsewhere(&mut self, choice: &ChosenAddress<'_>) -> Result<bool> {
+    fn is_free_elsewhere(
+        &mut self,
+        choice: &ChosenAddress<'_>,
+        reservation: &ReservationMark,
+    ) -> Result<bool> {
         let Self { session, pools, others, .. } = self;
         for (name, pool) in pools.iter().chain(others.iter()) {
             let is_other = pool.subnet != choice.subnet && pool.subnet.contains(&choice.address);
-            if is_other && !session.outdate(name, pool, choice.address)? {
+            if is_other && !session.outdate(name, pool, choice.address, reservation)? {
                 return Ok(false);
             }
         }

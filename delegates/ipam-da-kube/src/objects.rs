@@ -29,6 +29,8 @@ pub(crate) struct Metadata {
     pub(crate) name: String,
     pub(crate) uid: String,
     pub(crate) resource_version: String,
+    /// It grows with each change of the spec.
+    pub(crate) generation: u64,
     pub(crate) annotations: BTreeMap<String, String>,
     pub(crate) managed_fields: Vec<ManagedFields>,
 }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 
+use crate::lease_mark::ReservationMark;
 use crate::names::offset_of;
 use crate::patch::Patch;
 use crate::read_pool::ReadPool;
@@ -46,17 +47,26 @@ pub(crate) fn overlapping_pools(
 }
 
 impl LeaseSession {
-    /// Changes a pool that overlaps, if an address is still free in it; false if it is taken.
+    /// Changes a pool that overlaps, if an address is still free in it; false if it is taken, or if
+    /// `own`, the reservation of the address, has gone.
     ///
     /// The reservation of an address protects it from a program that reads reservations after it.
     /// whereabouts reads the pool and the reservation, writes its entry, and makes its own
     /// reservation last. If that fails, its DEL deletes the reservation of the address, which is
     /// then ours. It writes an entry only into a pool that is as it was read: so a change of that
-    /// pool, after our reservation, makes it read again.
+    /// pool, after our reservation, makes it read again. If entries of the pool have changed
+    /// meanwhile, that DEL may have come before.
     ///
     /// # Errors
     /// The server does not answer.
-    pub(crate) fn outdate(&mut self, name: &str, seen: &ReadPool, address: IpAddr) -> Result<bool> {
+    pub(crate) fn outdate(
+        &mut self,
+        name: &str,
+        seen: &ReadPool,
+        address: IpAddr,
+        own: &ReservationMark,
+    ) -> Result<bool> {
+        let generation = seen.object.as_ref().map(|pool| pool.metadata.generation);
         let key = offset_of(seen.subnet, address).map(|key| key.to_string());
         let Some(key) = key else { return Ok(true) };
         let mut again;
@@ -69,14 +79,20 @@ impl LeaseSession {
             let mut patch = Patch::default();
             patch.expect_free(pool, &key);
             patch.annotate(&pool.metadata, OUTDATED, &self.new_nonce());
-            if let Outcome::Done(_) = self.store.patch_pool_quietly(name, &patch)? {
-                return Ok(true);
+            if let Outcome::Done(head) = self.store.patch_pool_quietly(name, &patch)? {
+                let is_same = generation == Some(head.metadata.generation);
+                return Ok(is_same || self.has_reservation(address, own)?);
             }
             again = ReadPool::read(self, name, seen.subnet)?;
             seen = &again;
         }
         let message = format!("the pool {name}, which overlaps, changes all the time");
         Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("try again"))
+    }
+
+    fn has_reservation(&mut self, address: IpAddr, own: &ReservationMark) -> Result<bool> {
+        let present = self.read_reservation(address)?;
+        Ok(present.is_some_and(|present| ReservationMark::of(&present) == *own))
     }
 }
 

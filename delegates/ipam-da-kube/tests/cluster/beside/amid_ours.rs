@@ -23,6 +23,16 @@ const RELEASES: [(Release, Option<Release>); 4] = [
     (Release::Fork, None),
 ];
 
+/// The releases of a test: the newest and the fork in CI, all of them by hand, as with histories.
+fn releases() -> &'static [(Release, Option<Release>)] {
+    if full_size() { &RELEASES } else { &RELEASES[2..] }
+}
+
+/// Those that make reservations.
+fn reserving() -> impl Iterator<Item = &'static (Release, Option<Release>)> {
+    releases().iter().filter(|(release, _)| *release != Release::Fork)
+}
+
 /// More requests than any call of this program sends here.
 const REQUESTS: usize = 5;
 
@@ -88,7 +98,7 @@ impl Between {
 
 #[test]
 fn an_old_call_comes_before_any_request_of_ours() {
-    for (release, crds) in RELEASES {
+    for &(release, crds) in releases() {
         let kube = served(crds);
         at_once(REQUESTS + 1, |number| {
             let between = Between::new(kube, release, number, [RANGE, RANGE]);
@@ -121,7 +131,7 @@ fn an_old_call_comes_before_any_request_of_ours() {
 
 #[test]
 fn an_old_call_in_a_pool_that_overlaps_comes_before_any_request_of_ours() {
-    for (release, crds) in RELEASES.into_iter().filter(|(release, _)| *release != Release::Fork) {
+    for &(release, crds) in reserving() {
         let kube = served(crds);
         at_once(REQUESTS + 3, |number| {
             let between = Between::new(kube, release, number, [RANGE, "10.1.2.0/27"]);
@@ -150,11 +160,22 @@ fn ended(old: &Whereabouts, call: Call) -> Option<IpAddr> {
 /// An ADD of an old node has seen that an address is not reserved, and writes its entry later.
 #[test]
 fn an_old_entry_in_a_pool_that_overlaps_comes_before_any_request_of_ours() {
-    let releases = if full_size() { &RELEASES[..3] } else { &RELEASES[2..3] };
-    for (release, crds) in releases {
-        let kube = served(*crds);
+    late_entry_comes(false);
+}
+
+/// The same, and that ADD fails, and its DEL ends, before the same request.
+#[test]
+fn an_old_add_that_fails_and_its_del_come_before_any_request_of_ours() {
+    late_entry_comes(true);
+}
+
+/// The late entry comes before a request of ours; with the rest of its ADD, and then its DEL if that
+/// fails, or without.
+fn late_entry_comes(with_rest: bool) {
+    for &(release, crds) in reserving() {
+        let kube = served(crds);
         at_once(REQUESTS + 3, |number| {
-            let between = Between::new(kube, *release, number, ["10.1.2.0/27", RANGE]);
+            let between = Between::new(kube, release, number, ["10.1.2.0/27", RANGE]);
             let Between { site, relay, ours, old } = &between;
             let when = format!("{release:?}: {} before {number}", ours.kind);
             // Both pools exist, and ours knows the other.
@@ -166,21 +187,27 @@ fn an_old_entry_in_a_pool_that_overlaps_comes_before_any_request_of_ours() {
             let mut late = old_add(old, "late");
             let look = format!("GET overlappingrangeipreservations/{first} 404");
             assert!(late.any(|step| step == look), "{when}");
-            let late = Arc::new(Mutex::new(Some(late)));
-            let its = late.clone();
+            let late = Arc::new(Mutex::new((Some(late), None)));
+            let (its, its_old) = (late.clone(), old.clone());
             before_request(relay, number, move || {
-                its.lock().unwrap().as_mut().and_then(Call::step);
+                let (call, given) = &mut *its.lock().unwrap();
+                if with_rest {
+                    *given = call.take().and_then(|call| ended(&its_old, call));
+                } else {
+                    call.as_mut().and_then(Call::step);
+                }
             });
             let own = ours.add("ours");
             relay.pass();
-            let late = ended(old, late.lock().unwrap().take().unwrap());
+            let (call, given) = &mut *late.lock().unwrap();
+            let late = given.or_else(|| call.take().and_then(|call| ended(old, call)));
             let next = old_given(old_add(old, "next"));
             let mut holders = vec![("ours", own), ("next", next)];
             holders.extend(late.map(|address| ("late", address)));
-            site.assert_held(*release, holders, &when);
+            site.assert_held(release, holders, &when);
             ours.del("ours");
             ["late", "next"].into_iter().for_each(|name| old_del(old, name));
-            site.assert_released(*release, &when);
+            site.assert_released(release, &when);
         });
     }
 }
