@@ -77,9 +77,9 @@ impl LeaseSession {
             .or(namespace)
             .or_else(|| kube.namespace().map(str::to_owned))
             .unwrap_or_else(|| NAMESPACE.to_owned());
-        let longest = request.deadline.left() / 2;
+        let left = request.deadline.left();
         Ok(Self {
-            locks: PoolLocks::new(&state, &namespace, timeout, longest),
+            locks: PoolLocks::new(&state, &namespace, timeout, left),
             store: ObjectStore::new(kube, namespace),
             memory,
             notes: OwnerNotes::open(&state, &network),

@@ -54,6 +54,7 @@ fn many_attachments_of_a_node_end_at_once() {
     let mut network = node.network(&["10.1.0.0/23"]);
     // The server shares the processors with all calls, and with other tests.
     network["ipam"]["kube"]["timeout"] = "40s".into();
+    network["ipam"]["timeout"] = "150s".into();
     let numbers = Mutex::new(0..ATTACHMENTS);
     let call = |verb: &str, number: usize| {
         let (container, pod) = (format!("c{number}"), format!("web-{number}"));
