@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use ipam_kit::allocate::ledger::Entry;
 use ipam_kit::allocate::removal::{may_be_held, removed_unless_failed};
-use ipam_kit::{Error, Result};
+use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 
 use crate::lease_mark::ReservationMark;
@@ -73,7 +73,9 @@ impl LeaseSession {
             entry.holder.iter().for_each(|holder| self.notes.remember_release(holder, &held.lease));
         }
         let held: Vec<HeldLease> = leases.iter().map(|(_, held)| held.clone()).collect();
-        let Unreleased { changed, gone, failed, errors } = self.try_release(&held);
+        let Unreleased { changed, gone, failed, mut errors } = self.try_release(&held);
+        let unowned = entries.iter().filter(|entry| entry.holder.is_none());
+        errors.extend(unowned.map(|entry| self.without_id(entry.lease.address)));
         let mut removed = Vec::new();
         for (entry, held) in leases {
             let place = held.place();
@@ -88,6 +90,14 @@ impl LeaseSession {
             }
         }
         removed_unless_failed(removed, errors)
+    }
+
+    /// The error of an entry that no guarded change can remove.
+    fn without_id(&self, address: IpNet) -> Error {
+        let pool = self.pool_of(address.trunc());
+        let message = format!("the entry of {} in the IPPool {pool} has no id", address.addr());
+        Error::new(ErrorCode::BACKEND, message)
+            .advise("make sure that the address is free, and remove the entry with kubectl edit")
     }
 
     /// Releases leases. After an error the others are still tried.
