@@ -43,7 +43,8 @@ impl CredentialsSource {
     /// `KUBECONFIG`, the service account of this pod, and `~/.kube/config`.
     ///
     /// # Errors
-    /// Error 7: no source is found, or the host's settings do not allow the named kubeconfig.
+    /// Error 7: no source is found; the named kubeconfig has a relative path, or the host's settings do
+    /// not allow it.
     pub fn find(
         key: &str,
         named: Option<ConfigFile>,
@@ -51,6 +52,11 @@ impl CredentialsSource {
         host: &Settings,
     ) -> Result<Self> {
         if let Some(ConfigFile { path, file }) = &named {
+            if file.is_relative() {
+                let message = format_args!("{} is a relative path", file.display());
+                return Err(Error::config(path, message)
+                    .advise("write the absolute path: a runtime may call from any folder"));
+            }
             host.refuse_kubeconfig(path, file)?;
         }
         Self::find_in(Path::new(SERVICE_ACCOUNT), key, named, environment)
@@ -248,6 +254,14 @@ mod tests {
         assert_eq!(found(None, &all[1..3]).0, at("home/.kube/config"));
         let gone = (LIST, at("absent"));
         assert_eq!(found(None, &[gone, home]).0, at("home/.kube/config"));
+    }
+
+    #[test]
+    fn a_relative_path_is_refused() {
+        let named = ConfigFile::given("ipam.k", Some("kubeconfig"));
+        let (environment, host) = (Environment::default(), Settings::default());
+        let error = CredentialsSource::find("ipam.k", named, &environment, &host).unwrap_err();
+        assert_eq!(error.to_string(), "ipam.k: kubeconfig is a relative path");
     }
 
     #[test]
