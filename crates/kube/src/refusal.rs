@@ -86,7 +86,7 @@ impl<'a> RequestContext<'a> {
             let is_custom = !self.resource.group.is_empty();
             return match answer.status {
                 404 if is_custom && answer.body.trim_ascii() == NO_SUCH_PATH => {
-                    self.unserved(&answer.body).advise(format!("or {}", self.look_at_the_server()))
+                    self.unserved(&answer.body)
                 }
                 _ => self.not_kubernetes(answer),
             };
@@ -130,11 +130,11 @@ impl<'a> RequestContext<'a> {
     /// The error of an answer that no API server gives.
     pub(super) fn not_kubernetes(&self, answer: &HttpAnswer) -> Error {
         let said = match self.secrets.shown(&answer.body) {
-            said if said.is_empty() => "nothing".to_owned(),
-            said => format!("{said:?}"),
+            said if said.is_empty() => "without a text".to_owned(),
+            said => format!("and {said:?}"),
         };
         let message =
-            format!("is not a Kubernetes API server: it answered {} and {said}", answer.status);
+            format!("is not a Kubernetes API server: it answered {} {said}", answer.status);
         self.fault(message).advise(self.look_at_the_server())
     }
 
@@ -163,7 +163,10 @@ impl<'a> RequestContext<'a> {
     fn look_for_the_kind(&self) -> String {
         match self.resource.group {
             "" => self.look_at_the_server(),
-            group => format!("check that the custom resources of {group} are installed"),
+            group => format!(
+                "install the custom resource definitions of {group}, or {}",
+                self.look_at_the_server()
+            ),
         }
     }
 

@@ -161,7 +161,7 @@ fn what_refuses_is_told_with_what_to_do_and_is_not_away() {
             http(400, "Client sent an HTTP request to an HTTPS server.\n"),
             &["it answered 400 and \"Client sent an HTTP request"],
         ),
-        (http(200, ""), &["it answered 200 and nothing"]),
+        (http(200, ""), &["it answered 200 without a text"]),
         (http(200, "null"), &["is not a Kubernetes API server"]),
         (http(200, "[]"), &["is not a Kubernetes API server"]),
         (http(200, r#"{"ok":true}"#), &["is not a Kubernetes API server"]),

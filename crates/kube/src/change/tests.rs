@@ -100,7 +100,7 @@ fn a_change_that_is_not_done_says_why() {
         (
             http(404, "404 page not found"),
             ErrorCode::BACKEND,
-            "check that the custom resources of x.org are installed",
+            "install the custom resource definitions of x.org",
         ),
         (http(409, "<html>"), ErrorCode::BACKEND, "is not a Kubernetes API server"),
         (http(413, "<html>"), ErrorCode::BACKEND, "is not a Kubernetes API server"),

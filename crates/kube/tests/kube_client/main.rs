@@ -369,7 +369,7 @@ fn a_path_that_the_server_does_not_have_is_no_missing_object() {
         name: Some("a"),
     };
     let error = client.get::<Value>(&pool).unwrap_err();
-    has(&error, &["404", "check that the custom resources of ipam.example.org are installed"]);
+    has(&error, &["404", "install the custom resource definitions of ipam.example.org"]);
     let version = Resource { group: "apps", ..pool };
     has(&client.get::<Value>(&version).unwrap_err(), &["404"]);
     let below = Kubeconfig::of(server, &server.admin()).server(&format!("{}/k8s", server.url()));
