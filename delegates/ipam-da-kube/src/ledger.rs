@@ -93,6 +93,9 @@ impl Ledger for IpPools {
     }
 
     fn foreign_entries(&mut self) -> Result<Vec<String>> {
+        let LeaseSession { store, overlap_check, .. } = &mut self.session;
+        // `lint`, which asks for them, names missing rights before another call needs them.
+        store.check_rights(*overlap_check)?;
         self.session.foreign_entries()
     }
 

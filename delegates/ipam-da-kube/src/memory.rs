@@ -237,6 +237,8 @@ const POOLS: &str = "pools";
 
 fn restored(sight: &str) -> Error {
     let sight = if sight.is_empty() { "an IPPool has changed" } else { sight };
-    untrusted(format!("{sight}: the API server was restored from a backup, or it is another cluster"))
-        .advise("if a person deleted the pool while no lease was in it, run `ipam-da-kube accept` on this node")
+    untrusted(format!(
+        "{sight}: the API server was restored from a backup, the definition of IPPools was deleted, or it is another cluster"
+    ))
+    .advise("if a person deleted the pool while no lease was in it, run `ipam-da-kube accept --config FILE` on this node")
 }

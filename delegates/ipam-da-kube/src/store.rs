@@ -6,6 +6,7 @@ use ipam_kit::{Error, ErrorCode, Result};
 use ipam_kube::{
     ApiChange, ApiOutcome, Kube, List, RefusalReason, Resource, is_unauthorized, is_unserved,
 };
+use ipam_servers::Method;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 
@@ -93,6 +94,37 @@ impl ObjectStore {
         }
     }
 
+    /// Sends each kind of request that a call may need, about an object that cannot exist: the
+    /// answers show which rights are missing. `reserves` says whether calls make reservations.
+    pub(crate) fn check_rights(&mut self, reserves: bool) -> Result<()> {
+        let mut errors = self.try_rights(POOLS, "IPPool", &[Method::Post, Method::Patch]);
+        if reserves {
+            let changes = [Method::Post, Method::Patch, Method::Delete];
+            errors.extend(self.try_rights(RESERVATIONS, RESERVATION, &changes));
+        }
+        Error::join(errors)
+    }
+
+    /// Reads and changes objects of a kind that cannot exist. Returns what was refused.
+    fn try_rights(&mut self, plural: &str, kind: &str, changes: &[Method]) -> Vec<Error> {
+        let Self { kube, namespace } = self;
+        let absent = resource(plural, namespace, Some(ABSENT));
+        let all = Resource { name: None, ..absent };
+        let mut errors = Vec::from_iter(kube.get::<IgnoredAny>(&absent).err());
+        let list = List { page: 1, ..List::all(all) };
+        errors.extend(kube.list(&list, &mut |_: IgnoredAny| ControlFlow::Break(())).err());
+        let unnamed = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": kind}).to_string();
+        for method in changes {
+            let change = match method {
+                Method::Post => ApiChange::post(all, &unnamed),
+                Method::Patch => ApiChange::patch(absent, "[]"),
+                _ => ApiChange::delete(absent, ""),
+            };
+            errors.extend(kube.ask::<IgnoredAny>(&change).err());
+        }
+        errors.into_iter().map(explain(plural)).collect()
+    }
+
     /// Makes a pool with its first entries.
     pub(crate) fn create_pool(&mut self, pool: &Value) -> Result<Outcome<IpPool>> {
         let Self { kube, namespace } = self;
@@ -176,7 +208,7 @@ impl ObjectStore {
     fn post_reservation(&mut self, metadata: Value, spec: Value) -> Result<Outcome<WrittenObject>> {
         let body = json!({
             "apiVersion": format!("{GROUP}/{VERSION}"),
-            "kind": "OverlappingRangeIPReservation",
+            "kind": RESERVATION,
             "metadata": metadata,
             "spec": spec,
         });
@@ -245,8 +277,11 @@ fn change<T: DeserializeOwned>(kube: &mut Kube, change: &ApiChange<'_>) -> Resul
     Err(error.caused_by(refusal.message).advise(advice))
 }
 
-/// The name of a pool that does not exist.
+/// The name of an object that does not exist.
 const ABSENT: &str = "ipam-delegated-status";
+
+/// The kind of reservations.
+const RESERVATION: &str = "OverlappingRangeIPReservation";
 
 /// How many pools a page of a list has. A pool may have a mebibyte and more.
 const PAGE_OF_POOLS: usize = 20;
@@ -265,7 +300,7 @@ fn explain(plural: &str) -> impl Fn(Error) -> Error {
     move |error| match error {
         error if is_unauthorized(&error) => error.with_code(ErrorCode::TRY_AGAIN),
         error if is_unserved(&error) => {
-            let error = error.advise("install the custom resource definitions of this release");
+            let error = error.advise("the definitions are in deploy/crds.yaml of this release");
             if plural == RESERVATIONS { error.advise(WITHOUT_RESERVATIONS) } else { error }
         }
         error => error,

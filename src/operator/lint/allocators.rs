@@ -13,7 +13,7 @@ use crate::operator::ask::rows;
 use crate::operator::dry_run::DryRunStage;
 use ipam_kit::cni::Verb;
 use ipam_kit::delegate::Deadline;
-use ipam_kit::error::{Error, ErrorCode};
+use ipam_kit::error::{Error, ErrorCode, Result};
 
 impl Findings {
     /// STATUS of our allocators, with the pools that the selectors chose: an error if every ADD
@@ -51,10 +51,17 @@ impl Findings {
         for DryRunStage { step, input, .. } in stages {
             let Some(input) = input.as_ref().filter(|_| step.is_allocator()) else { continue };
             let name = &*step.name;
+            let findings = match findings_of(session, step, input) {
+                Ok(findings) => findings,
+                // One that is older than this question has other codes than an allocator's own.
+                Err(error) if error.code() == ErrorCode::DELEGATE => continue,
+                Err(error) => {
+                    self.push("warning", &error.in_full());
+                    continue;
+                }
+            };
             // An input without a pool is reported where the selectors are tried.
-            let mut findings = findings_of(session, step, input);
-            findings.retain(|finding| !is_about_no_pool(finding));
-            for finding in findings {
+            for finding in findings.iter().filter(|finding| !is_about_no_pool(finding)) {
                 let [level, message] = ["level", "message"].map(|key| finding[key].as_str());
                 let (Some(level @ ("error" | "warning" | "note")), Some(message)) =
                     (level, message)
@@ -70,24 +77,21 @@ impl Findings {
 
 /// Asks an allocator for its findings about an input without a pool.
 pub(super) fn about_no_pool(session: &Session<'_>, step: &Step, input: &Value) -> Vec<String> {
-    let mut messages = Vec::new();
-    for finding in findings_of(session, step, input) {
-        if is_about_no_pool(&finding) {
-            messages.extend(finding["message"].as_str().map(str::to_owned));
-        }
-    }
-    messages
+    // Only its server may know.
+    let findings = findings_of(session, step, input).unwrap_or_default();
+    let about = findings.iter().filter(|finding| is_about_no_pool(finding));
+    about.filter_map(|finding| finding["message"].as_str().map(str::to_owned)).collect()
 }
 
-/// Asks an allocator for its `lint`; empty if it is older than this question, or if only its server
-/// knows.
-fn findings_of(session: &Session<'_>, step: &Step, input: &Value) -> Vec<Value> {
-    let answer =
-        query::ask(session, step, &["lint", "--json", "--config", "-"], &input.to_string());
-    answer.and_then(|answer| rows(&step.name, answer)).unwrap_or_else(|error| {
-        log::debug!("{}", error.in_full());
-        Vec::new()
-    })
+/// Asks an allocator for its `lint`.
+///
+/// # Errors
+/// The allocator's own error; 110 if it is older than this question.
+fn findings_of(session: &Session<'_>, step: &Step, input: &Value) -> Result<Vec<Value>> {
+    let words = ["lint", "--json", "--config", "-"];
+    let answer = query::ask(session, step, &words, &input.to_string());
+    let findings = answer.and_then(|answer| rows(&step.name, answer));
+    findings.inspect_err(|error| log::debug!("{}", error.in_full()))
 }
 
 /// Whether an allocator's finding is that its input has no pool, so that every ADD would fail.

@@ -272,7 +272,7 @@ impl<'a> AddPlanner<'a> {
                 claim.request.describe(&claim.set)
             ),
         )
-        .advise("request another address, release this one, or set ipam.takeover to true"))
+        .advise("request another address; if its container has ended, release this one"))
     }
 }
 
@@ -333,7 +333,8 @@ fn exhausted(request: &PoolRequest, set: &RangeSet) -> Error {
         request.index,
         request.describe(set)
     );
-    Error::new(ErrorCode::EXHAUSTED, message).advise("release leases, or add a range to the pool")
+    Error::new(ErrorCode::EXHAUSTED, message)
+        .advise("release leases of containers that have ended, or enlarge a range of the pool")
 }
 
 #[cfg(test)]

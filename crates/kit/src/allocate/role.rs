@@ -147,8 +147,9 @@ impl<L: Ledger> Delegate for Allocate<L> {
         }
         let free = LedgerAllocator::<L>::open(request)?.ready(&requested)?;
         if free == Some(0) {
-            return Err(Error::new(ErrorCode::UNAVAILABLE, "a pool has no free address")
-                .advise("release leases, or add a range to the pool"));
+            return Err(Error::new(ErrorCode::UNAVAILABLE, "a pool has no free address").advise(
+                "release leases of containers that have ended, or enlarge a range of the pool",
+            ));
         }
         Ok(None)
     }

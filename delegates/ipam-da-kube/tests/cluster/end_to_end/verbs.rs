@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use ipam_testkit::kube::kubectl;
-use ipam_testkit::whereabouts::Release;
+use ipam_testkit::whereabouts::{POOLS, Release};
 use ipam_testkit::world::with;
 use serde_json::{Value, json};
 
@@ -95,6 +95,19 @@ fn the_verbs_and_kubectl_show_what_nodes_hold() {
         assert!(described.contains(line), "{described}");
     }
     assert_eq!(state(), before);
+}
+
+#[test]
+fn the_lint_of_the_chain_shows_what_the_allocator_cannot_read() {
+    let desk = desk(Release::V094);
+    let node = Node::new(&desk);
+    let network = node.network(&["10.1.0.0/24"]);
+    node.world.conflist("10-net.conflist", &network);
+    desk.objects().create_pool("", "10.1.0.0/24", &json!({}));
+    desk.patch(POOLS, "10.1.0.0-24", &json!({"spec": {"range": "nonsense"}}));
+    let lint = node.world.typed(&["lint", "net"]).stdout;
+    assert!(lint.contains("warning: ipam-da-kube: ippools.whereabouts.cni.cncf.io/10.1.0.0-24"));
+    assert!(lint.contains("spec.range is \"nonsense\": expected 10.1.0.0/24"), "{lint}");
 }
 
 fn with_name(network: &Value, name: &str) -> Value {

@@ -28,7 +28,8 @@ fn a_cluster_without_the_kind_of_reservations_is_told_with_both_remedies() {
     let site = Site::on(Desk::new(&Release::V04.crds()));
     let parts = [
         "does not serve overlappingrangeipreservations.whereabouts.cni.cncf.io (404)",
-        "install the custom resource definitions of this release",
+        "install the custom resource definitions of whereabouts.cni.cncf.io, or check ipam.kube.kubeconfig",
+        "the definitions are in deploy/crds.yaml",
         "if all nodes run whereabouts 0.4 or its fork, set ipam.kube.overlapCheck to false",
     ];
     site.fails("ADD", "c1", 103, &parts);
@@ -48,7 +49,8 @@ fn a_cluster_without_the_kind_of_pools_is_told_by_every_verb() {
     let site = Site::on(Desk::on(&kube));
     let parts = [
         "does not serve ippools.whereabouts.cni.cncf.io (404)",
-        "install the custom resource definitions of this release",
+        "install the custom resource definitions of whereabouts.cni.cncf.io, or check ipam.kube.kubeconfig",
+        "the definitions are in deploy/crds.yaml",
     ];
     for (verb, code) in [("ADD", 103), ("CHECK", 103), ("DEL", 103), ("STATUS", 50)] {
         let text = site.fails(verb, "c1", code, &parts);
@@ -131,6 +133,9 @@ fn keys_that_name_no_address_and_entries_without_id_stay_and_are_named_by_lint()
     }
     assert!(!printed.contains("allocations[\"3\"]"), "{printed}");
     site.typed(&["list"]).ended_well();
+    let (code, text) =
+        site.typed(&["release", "10.1.2.1", "10.1.2.2", "--yes", "--json"]).failure();
+    assert!(code == 103 && text.contains("the entry of 10.1.2.1 in the IPPool"), "{code}: {text}");
     site.gc(&[]).ended_well();
     site.check("c1", &held).success();
     site.del("c1");

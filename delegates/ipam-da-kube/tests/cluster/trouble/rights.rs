@@ -204,6 +204,20 @@ fn a_gc_that_may_not_release_all_leases_releases_the_others_and_names_them() {
 }
 
 #[test]
+fn lint_names_the_rule_of_each_missing_right_and_changes_nothing() {
+    let pools = POOL_VERBS.map(|verb| ("ippools", verb));
+    let reservations = RESERVATION_VERBS.map(|verb| (RESERVATIONS, verb));
+    for (resource, verb) in pools.into_iter().chain(reservations) {
+        let (site, rule) = lacking(resource, verb);
+        create_empty_pool(&site);
+        let outcome = site.typed(&["lint", "--json"]);
+        site.assert_failure(outcome, 103, &["denied the request (403)", &rule]);
+        assert_eq!(site.desk.objects().pools().len(), 1, "{resource} {verb}");
+        assert_eq!(site.desk.held(), [""; 0], "{resource} {verb}");
+    }
+}
+
+#[test]
 fn the_shipped_rules_are_enough_for_every_verb() {
     let (site, _) = lacking("", "");
     let held = site.add("c1");
@@ -211,6 +225,7 @@ fn the_shipped_rules_are_enough_for_every_verb() {
     assert_eq!(addresses(&held), addresses(&again));
     site.check("c1", &again).success();
     site.call("STATUS", "").success();
+    site.told(&["lint"]);
     site.add("c2");
     site.desk.age(std::time::Duration::from_secs(7200));
     site.gc(&["c1"]).ended_well();
