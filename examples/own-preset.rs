@@ -29,7 +29,7 @@ const PRESETS: &[Preset] = &[Preset {
     has_default_location: false,
     host_program: None,
     cli: None,
-    installer: None,
+    overwritten_by: None,
     differences: &[],
 }];
 

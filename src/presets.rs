@@ -17,7 +17,7 @@ const HOST_LOCAL: Preset = Preset {
     has_default_location: true,
     host_program: None,
     cli: None,
-    installer: None,
+    overwritten_by: None,
     differences: HOST_LOCAL_DIFFERENCES,
 };
 
@@ -33,7 +33,7 @@ const CNI_IPAM_ETCD: Preset = Preset {
     has_default_location: false,
     host_program: None,
     cli: None,
-    installer: None,
+    overwritten_by: None,
     differences: CNI_IPAM_ETCD_DIFFERENCES,
 };
 
@@ -48,7 +48,7 @@ const HOST_ETCD: Preset = Preset {
     has_default_location: false,
     host_program: None,
     cli: None,
-    installer: None,
+    overwritten_by: None,
     differences: HOST_ETCD_DIFFERENCES,
 };
 
@@ -63,7 +63,7 @@ const KUBE_NODE: Preset = Preset {
     has_default_location: true,
     host_program: None,
     cli: None,
-    installer: None,
+    overwritten_by: None,
     differences: KUBE_NODE_DIFFERENCES,
 };
 
@@ -82,7 +82,7 @@ const NODE_ANNOTATION: Preset = Preset {
         key: "nextipam",
     }),
     cli: Some("ipam-ds-node-annotation"),
-    installer: None,
+    overwritten_by: None,
     differences: NODE_ANNOTATION_DIFFERENCES,
 };
 
@@ -91,13 +91,13 @@ const WHEREABOUTS: Preset = Preset {
     chains: &[PresetChain {
         when: ChainCondition::Always,
         delegates: &["ipam-ds-whereabouts", "ipam-da-kube"],
-        settings: &[("rangeRules", r#""whereabouts""#)],
+        settings: &[("rangeRules", r#""host-local""#)],
         sets: &["kube"],
     }],
     has_default_location: true,
     host_program: None,
     cli: None,
-    installer: Some("ip-control-loop"),
+    overwritten_by: Some("ip-control-loop"),
     differences: WHEREABOUTS_DIFFERENCES,
 };
 

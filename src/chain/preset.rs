@@ -29,7 +29,7 @@ pub struct Preset {
     pub cli: Option<&'static str>,
     /// The process of the replaced system's pod on a node, if that pod writes the plugin through a link
     /// when it starts: the preset is then installed as a copy of this program.
-    pub installer: Option<&'static str>,
+    pub overwritten_by: Option<&'static str>,
     /// How the chain differs from the replaced system, one sentence each.
     pub differences: &'static [&'static str],
 }
@@ -205,7 +205,7 @@ mod tests {
         has_default_location: false,
         host_program: None,
         cli: None,
-        installer: None,
+        overwritten_by: None,
         differences: &[],
     };
 

@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn each_key_without_an_effect_is_named_on_status() {
         let ipam = json!({
-            "rangeRules": "whereabouts", "ipRanges": [{"range": "10.0.0.0/24", "exclud": []}],
+            "rangeRules": "host-local", "ipRanges": [{"range": "10.0.0.0/24", "exclud": []}],
             "leader_lease_duration": 1500, "log_file": "/l", "sleep_for_race": null,
             "datastore": "etcd", "kubernetes": {"kubeconfig": "/k", "k8s_api_root": "https://h"},
         });

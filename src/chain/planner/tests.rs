@@ -14,7 +14,7 @@ const PRESETS: &[Preset] = &[Preset {
     has_default_location: true,
     host_program: None,
     cli: None,
-    installer: None,
+    overwritten_by: None,
     differences: &[],
 }];
 

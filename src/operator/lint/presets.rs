@@ -31,11 +31,11 @@ impl Findings {
                 self.push(level, &another_program(name, &program));
                 continue;
             }
-            if let Some(installer) = preset.installer
-                && let Some(process) = find_process(installer)
+            if let Some(process_name) = preset.overwritten_by
+                && let Some(process) = find_process(process_name)
             {
                 let message = format!(
-                    "the pod of {name} runs on this node (process {process}, {installer}): at its next \
+                    "the pod of {name} runs on this node (process {process}, {process_name}): at its next \
                      start it overwrites {}; remove the pod from this node",
                     program.display()
                 );

@@ -32,8 +32,6 @@ enum Rules {
     HostLocal,
     Etcd,
     Own,
-    /// Its ranges name their rules themselves.
-    Whereabouts,
 }
 
 impl<'a> SectionConfig<'a> {
@@ -49,7 +47,7 @@ impl<'a> SectionConfig<'a> {
             ..RangeConfig::default()
         };
         let rules = match key(ipam, "rangeRules")?.unwrap_or(Rules::HostLocal) {
-            Rules::HostLocal | Rules::Whereabouts => RangeRules::HOST_LOCAL,
+            Rules::HostLocal => RangeRules::HOST_LOCAL,
             Rules::Etcd => RangeRules::ETCD,
             Rules::Own => RangeRules::OURS,
         };
