@@ -389,7 +389,9 @@ stage() {
 
 # Keeps the plugin that a preset is about to replace.
 keep() {
-    if ! is_there "$dir/$1" || is_own "$dir/$1" || is_same "$dir/$1" "$dir/$1.orig"; then
+    if ! is_there "$dir/$1" || is_own "$dir/$1"; then
+        return
+    elif [ ! -L "$dir/$1.orig" ] && is_same "$dir/$1" "$dir/$1.orig"; then
         return
     elif ! is_there "$dir/$1.orig"; then
         say "keep $1 as $1.orig"

@@ -459,6 +459,29 @@ fn a_verb_whose_output_cannot_be_written_fails_unless_its_reader_has_gone() {
 }
 
 #[test]
+fn the_network_of_records_is_typed_by_its_name_or_its_file() {
+    let world = World::new();
+    world.allocator("ipam-da-x", "10.0.0.2/24");
+    let network = world.network(json!(["ipam-da-x"]));
+    world.call("ADD", "c1", &network).success();
+    let file = world.path("apart.json");
+    std::fs::write(&file, network.to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    for typed in ["net", file] {
+        for words in [&["attachments"][..], &["reap", "--no-cache"], &["reassert"]] {
+            let outcome = world.typed(&[words, &[typed]].concat());
+            assert!(outcome.stdout.contains("c1"), "{outcome:?}");
+        }
+        let forgotten = world.typed(&["forget", typed, "c1"]);
+        assert!(forgotten.stdout.contains("c1/eth0 on net"), "{forgotten:?}");
+    }
+    for words in [&["attachments", "nett"][..], &["reap", "nett", "--no-cache"]] {
+        let outcome = world.typed(words);
+        assert!(outcome.stderr.contains("no attachment of the network nett"), "{outcome:?}");
+    }
+}
+
+#[test]
 fn a_record_that_a_call_works_on_is_busy_for_every_verb() {
     let world = world();
     world.gated_allocator("gated", "10.0.0.3/24");

@@ -15,9 +15,11 @@ use ipam_kit::presence::Presence;
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let state = operator.state()?;
-    let networks = match operator.arguments.operand(0) {
+    let named = operator.arguments.operand(0).map(|typed| operator.name_of_network(typed));
+    let named = named.transpose()?;
+    let networks = match &named {
         None => networks(&state)?,
-        Some(network) => vec![NetworkName::parse(network)?],
+        Some(network) => vec![network.clone()],
     };
     let mut rows = Vec::new();
     for network in &networks {
@@ -33,6 +35,9 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let has_why = rows.iter().any(|row| !row.get("why").is_null());
     let columns = &COLUMNS[..COLUMNS.len() - usize::from(!has_why)];
     let mut printed = Printed::default();
+    if rows.is_empty() {
+        printed.warnings.extend(named.as_ref().map(no_record));
+    }
     printed.warnings.extend(of_other_identities(&state));
     printed.set_rows(&operator.arguments, columns, rows);
     Ok(printed)
@@ -49,6 +54,11 @@ const COLUMNS: &[Column] = &[
     // Shown if a record has one.
     Column::text("WHY", "why"),
 ];
+
+/// Tells that a network has no record: its name may be misspelt.
+pub(super) fn no_record(network: &NetworkName) -> String {
+    format!("no attachment of the network {network} is recorded on this node")
+}
 
 /// The row of one record; `None` if it is gone.
 fn row(state: &StateDir, network: &NetworkName, attachment: &Attachment) -> Option<Row> {

@@ -15,14 +15,14 @@ use crate::chain::record::{
     Event, Opened, Record, RecordFile, RepeatList, SetAside, attachments, set_aside,
 };
 use ipam_cli::push_line;
-use ipam_kit::cni::{Attachment, ContainerId, IfName, NetworkName};
+use ipam_kit::cni::{Attachment, ContainerId, IfName};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::presence::Presence;
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let ifname = operator.arguments.operand(2).map(IfName::parse).transpose()?;
     let state = operator.state()?;
-    let network = NetworkName::parse(operator.arguments.operand(0).unwrap_or_default())?;
+    let network = operator.name_of_network(operator.arguments.operand(0).unwrap_or_default())?;
     let container = ContainerId::parse(operator.arguments.operand(1).unwrap_or_default())?;
     let folder = state.network(&network);
     let is_meant = |found: &Attachment| {

@@ -25,14 +25,13 @@ pub(crate) struct NetworkFile {
     pub plugins: Vec<Map<String, Value>>,
 }
 
-/// Finds a network. `word` is a path if it has a slash or the ending of a configuration, else a
-/// name that is looked up in `folder`, or in the runtimes' own folders.
+/// Finds a network. `word` is a path ([`is_path`]), or a name that is looked up in `folder`, or in
+/// the runtimes' own folders.
 ///
 /// # Errors
 /// Error 7: the network is missing, or several files define it differently.
 pub(crate) fn find_network(word: &str, folder: Option<&str>) -> Result<NetworkFile> {
-    let ending = Path::new(word).extension().and_then(OsStr::to_str).unwrap_or_default();
-    if word.contains('/') || ENDINGS.contains(&ending) {
+    if is_path(word) {
         let path = Path::new(word);
         let config = read(path)?;
         return plugins(path, &config);
@@ -72,6 +71,12 @@ pub(crate) fn find_network(word: &str, folder: Option<&str>) -> Result<NetworkFi
             .advise("remove one, or name the network by the path of its file"));
     }
     plugins(file, config)
+}
+
+/// Whether a word is a path, by a slash or the ending of a configuration.
+pub(super) fn is_path(word: &str) -> bool {
+    let ending = Path::new(word).extension().and_then(OsStr::to_str).unwrap_or_default();
+    word.contains('/') || ENDINGS.contains(&ending)
 }
 
 /// The names of the networks that are configured in `folder`, or in the runtimes' own folders.

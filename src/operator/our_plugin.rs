@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::call::Operator;
-use super::network::{NetworkFile, find_network};
+use super::network::{NetworkFile, find_network, is_path};
 use super::options::{CNI_PATH, CONF_DIR};
 use crate::chain::Chain;
 use crate::chain::plan::{Plan, Step};
 use crate::chain::program::is_allocator;
 use crate::chain::session::Session;
 use ipam_cli::Row;
-use ipam_kit::cni::{Args, Environment, Network, ValidAttachments, Verb, Version};
+use ipam_kit::cni::{Args, Environment, Network, NetworkName, ValidAttachments, Verb, Version};
 use ipam_kit::delegate::{Deadline, Request};
 use ipam_kit::error::{Error, ErrorCode, Result};
 
@@ -40,6 +40,18 @@ impl Operator {
     /// Finds the network that the first operand names.
     pub(super) fn network(&self) -> Result<NetworkFile> {
         find_network(self.arguments.operand(0).unwrap_or_default(), self.arguments.value(&CONF_DIR))
+    }
+
+    /// Returns the name of a network whose name or file is typed. Its records may outlive its
+    /// configuration.
+    ///
+    /// # Errors
+    /// The file has no network, or the name is invalid.
+    pub(super) fn name_of_network(&self, typed: &str) -> Result<NetworkName> {
+        if is_path(typed) {
+            return NetworkName::parse(&self.network()?.name);
+        }
+        NetworkName::parse(typed)
     }
 
     /// Finds the plugins of a network that are ours.

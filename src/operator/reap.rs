@@ -5,7 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::attachments::{row_of_record, why_aside, why_unreadable};
+use super::attachments::{no_record, row_of_record, why_aside, why_unreadable};
 use super::call::Operator;
 use super::gone::Witnesses;
 use super::options::TIMEOUT;
@@ -32,9 +32,11 @@ const TIME: Duration = Duration::from_secs(300);
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let settings = operator.settings()?;
     let state = StateDir::of_host(&settings);
-    let networks = match operator.arguments.operand(0) {
+    let named = operator.arguments.operand(0).map(|typed| operator.name_of_network(typed));
+    let named = named.transpose()?;
+    let networks = match &named {
         None => networks(&state)?,
-        Some(network) => vec![NetworkName::parse(network)?],
+        Some(network) => vec![network.clone()],
     };
     let time = match operator.arguments.value(&TIMEOUT) {
         None => TIME,
@@ -62,6 +64,9 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     printed.failed |= seen.iter().any(|entry| entry.outcome == FAILED);
     if seen.iter().any(|entry| entry.outcome == WOULD) {
         printed.warnings.push("nothing was released; add --yes to do it".to_owned());
+    }
+    if seen.is_empty() {
+        printed.warnings.extend(named.as_ref().map(no_record));
     }
     printed.warnings.extend(of_other_identities(&reaper.state));
     printed.set_rows(&operator.arguments, COLUMNS, seen.iter().map(ReapEntry::row).collect());

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 
 use ipam_testkit::world::{names, start, wait};
@@ -68,6 +69,11 @@ fn a_pod_that_overwrites_the_copy_leaves_ipam_delegated_as_it_is() {
     site.package("whereabouts.orig", "the plugin");
     site.install(&["--uninstall"]);
     assert_eq!(site.contents(), before);
+
+    // The kept plugin is a link to what the copy replaces.
+    symlink(NAME, site.plugins.join("whereabouts.orig")).unwrap();
+    site.install(&["--preset", NAME]);
+    assert_eq!(site.read("whereabouts.orig"), b"the plugin");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use serde_json::Value;
 use self::reaches::Reaches;
 use self::stores::{AllocatorStore, Stores};
 use super::call::Operator;
-use super::network::{find_network, network_names};
+use super::network::{find_network, is_path, network_names};
 use super::options::{CLAIM_ONLY, CONF_DIR};
 use super::our_plugin::OurPlugin;
 use super::printed::Printed;
@@ -26,7 +26,8 @@ use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::StateDir;
 
 pub(crate) fn run(operator: &Operator) -> Result<Printed> {
-    let typed = operator.arguments.operand(0).map(NetworkName::parse).transpose()?;
+    let typed = operator.arguments.operand(0).map(|typed| operator.name_of_network(typed));
+    let typed = typed.transpose()?;
     let mut reassertion = Reassertion {
         operator,
         state: operator.state()?,
@@ -38,7 +39,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         printed: Printed::default(),
     };
     // Claims use the settings that the next ADD will have.
-    reassertion.add_configured(typed.as_ref());
+    reassertion.add_configured();
     reassertion.claim_recorded(typed.as_ref())?;
     let is_claim_only = operator.arguments.has(&CLAIM_ONLY);
     if !is_claim_only {
@@ -136,23 +137,24 @@ impl Reassertion<'_> {
     }
 
     /// Finds the stores of the network as it is configured, or of every network.
-    fn add_configured(&mut self, typed: Option<&NetworkName>) {
+    fn add_configured(&mut self) {
         let folder = self.operator.arguments.value(&CONF_DIR);
-        let mut names = network_names(folder);
-        if let Some(network) = typed {
-            names.retain(|name| name == network.as_str());
-        }
-        for name in names {
-            let file = find_network(&name, folder);
+        let words = match self.operator.arguments.operand(0) {
+            Some(path) if is_path(path) => vec![path.to_owned()],
+            Some(name) => network_names(folder).into_iter().filter(|it| it == name).collect(),
+            None => network_names(folder),
+        };
+        for word in words {
+            let file = find_network(&word, folder);
             let plugins = file.and_then(|file| self.operator.our_plugins_if_any(&file));
             for plugin in self.printed.keep(plugins).into_iter().flatten() {
                 if let Err(error) = self.refuse_other_state_dir(&plugin) {
                     self.printed.fail(&error);
-                    self.unclear.extend(NetworkName::parse(&name).ok());
+                    self.unclear.push(plugin.network.name().clone());
                     continue;
                 }
                 let added = self.stores.add_configured(self.operator, &plugin, &mut self.printed);
-                self.printed.keep(added.map_err(|error| error.within(&name)));
+                self.printed.keep(added.map_err(|error| error.within(&word)));
             }
         }
     }
