@@ -561,7 +561,7 @@ say_records() {
     records=$(($(echo "$table" | wc -l) - 1))
     [ "$records" -gt 0 ] || return 0
     cat 2>/dev/null <<END || :
-attachments with addresses from a chain: $records. Their records stay.
+records of attachments on this node: $records. They stay.
   A network that names a replaced plugin releases through the restored plugin (host-local reads the
   same lease files). A network that names ipam-delegated needs it installed for its DEL.
 END
