@@ -140,8 +140,8 @@ fn uninstall_says_when_attachments_are_left() {
     said(run_in(&host, &site, &[]));
     host.call(&site.world, "ADD", "c1", &network).success();
     let text = said(run_in(&host, &site, &["--uninstall", "--dry-run"]));
-    assert!(text.contains("from a chain: 1."), "{text}");
+    assert!(text.contains("records of attachments on this node: 1."), "{text}");
     host.call(&site.world, "DEL", "c1", &network).success();
     let text = said(run_in(&host, &site, &["--uninstall"]));
-    assert!(!text.contains("from a chain"), "{text}");
+    assert!(!text.contains("records of attachments"), "{text}");
 }
