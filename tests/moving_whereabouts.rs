@@ -262,6 +262,21 @@ fn a_node_moves_and_goes_back_and_each_side_releases_what_the_other_gave() {
 
     assert_eq!(node.call("ADD", "after", "net1", &node.network).ips(), ["192.168.2.226/28"]);
     node.follow("Check");
+    // Whereabouts has no CHECK.
+    let mut known = node.network.clone();
+    known["cniVersion"] = "0.4.0".into();
+    for (container, held) in [("before", 225), ("after", 226), ("after", 225)] {
+        let address = format!("192.168.2.{held}/28");
+        let ips = json!([{"version": "4", "address": address}]);
+        known["prevResult"] = json!({"cniVersion": "0.4.0", "ips": ips});
+        let checked = node.call("CHECK", container, "net1", &known);
+        match (container, held) {
+            ("after", 225) => assert_eq!(checked.failure().0, 104),
+            _ => checked.ended_well(),
+        }
+    }
+    let versions = node.call("VERSION", "", "", &known).success();
+    assert_eq!(versions["supportedVersions"][3], "0.3.1");
     // Multus attaches a network twice by two interfaces.
     assert_eq!(node.call("ADD", "after", "net2", &node.network).ips(), ["192.168.2.227/28"]);
     assert_eq!(admin.add_before("elsewhere"), "192.168.2.228");

@@ -1,10 +1,12 @@
 //! What whereabouts and its fork gave, case by case, and where we differ, with the reason:
-//! `vectors.json`. The allocator is ours, over a store in memory.
+//! `vectors.json`. The allocator is ours, over a store in memory. The file also names the tests
+//! that play the other cases.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 
 use ipam_kit::Allocate;
 use ipam_kit::cni::{Environment, IpConfig, IpamResult};
@@ -18,6 +20,10 @@ use serde_json::{Map, Value, json};
 #[derive(Deserialize)]
 struct RecordedCases {
     reasons: BTreeMap<String, String>,
+    /// The cases that tests of other files play, by `PATH::TEST`.
+    elsewhere: BTreeMap<String, Vec<String>>,
+    /// The cases of what is not replaced.
+    unsupported: BTreeMap<String, Vec<String>>,
     vectors: Vec<RecordedCase>,
 }
 
@@ -61,6 +67,12 @@ fn call(delegate: &dyn Delegate, args: &str, container: &str, stdin: &Value) -> 
     let reply = answer(delegate, environment, stdin.to_string().as_bytes(), Settings::default());
     let printed: Value = serde_json::from_str(&reply.stdout).unwrap();
     if reply.exit == 0 { Ok(printed) } else { Err(printed["code"].as_u64().unwrap()) }
+}
+
+impl RecordedCases {
+    fn read() -> Self {
+        serde_json::from_str(include_str!("vectors.json")).unwrap()
+    }
 }
 
 impl RecordedCase {
@@ -139,12 +151,29 @@ fn shown(ip: &IpConfig) -> String {
 
 #[test]
 fn what_is_not_listed_as_a_difference_is_as_with_whereabouts() {
-    let cases: RecordedCases = serde_json::from_str(include_str!("vectors.json")).unwrap();
-    assert_eq!(cases.vectors.len(), 41);
+    let cases = RecordedCases::read();
     let mut comparison = Comparison::with(&cases.reasons);
     for case in &cases.vectors {
         let name = format!("{} ({})", case.id, case.about);
         comparison.add(&name, case.recorded.clone(), &case.differences, &case.play());
     }
     comparison.finish();
+}
+
+#[test]
+fn each_recorded_case_is_played_by_a_test_or_listed_as_unsupported() {
+    let cases = RecordedCases::read();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for place in cases.elsewhere.keys() {
+        let (path, test) = place.split_once("::").unwrap();
+        let text = fs::read_to_string(root.join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let begins = format!("fn {test}() {{");
+        assert!(lines.windows(2).any(|two| two == ["#[test]", &begins]), "{place}");
+    }
+    let listed = cases.elsewhere.values().chain(cases.unsupported.values()).flatten();
+    let played = cases.vectors.iter().map(|case| &case.id);
+    let all: Vec<&String> = listed.chain(played).collect();
+    assert_eq!(all.len(), 51 + 30);
+    assert_eq!(BTreeSet::from_iter(&all).len(), all.len());
 }

@@ -9,7 +9,7 @@ use ipam_testkit::world::Outcome;
 use serde_json::{Value, json};
 
 use crate::common::Desk;
-use crate::common::node::{Node, SUBNET, Sandbox};
+use crate::common::node::{Node, POOL, SUBNET, Sandbox};
 
 /// A release on its CRDs, and a node of ours beside it.
 struct Site {
@@ -90,6 +90,29 @@ fn a_del_of_one_interface_of_two_leaves_the_other() {
         site.del("c1", "eth0", &[expected]);
         assert_eq!(site.desk.held(), [""; 0], "{release:?}");
     }
+}
+
+#[test]
+fn an_add_that_meets_an_entry_of_its_container_without_interface_takes_another_address() {
+    let site = Site::new(Release::V094);
+    let entry = json!({"1": {"id": "c1", "podref": "ns/c1"}});
+    site.desk.objects().create_pool("", SUBNET, &entry);
+    assert_eq!(pod(&site.node, "c1").address(), "10.1.2.2");
+    // Nothing says whose the entry is: a DEL releases it when the interface has no other.
+    site.del("c1", "eth0", &[]);
+    assert_eq!(site.desk.held(), [format!("{POOL} 1 c1")]);
+    site.del("c1", "eth0", &[]);
+    assert_eq!(site.desk.held(), [""; 0]);
+}
+
+#[test]
+fn a_del_goes_on_after_a_range_in_which_nothing_is_held() {
+    let desk = Desk::new(&Release::V094.crds());
+    desk.objects().create_pool("", SUBNET, &json!({}));
+    let entry = json!({"1": {"id": "c1", "podref": "ns/c1", "ifname": "eth0"}});
+    desk.objects().create_pool("", "fd00:1::/64", &entry);
+    pod(&Node::of(&desk).with_subnets(&[SUBNET, "fd00:1::/64"]), "c1").del();
+    assert_eq!(desk.held(), [""; 0]);
 }
 
 #[test]

@@ -40,6 +40,34 @@ fn the_reservation_decides_among_pools_that_overlap() {
 }
 
 #[test]
+fn the_reservation_decides_among_ipv6_pools_that_overlap() {
+    let desk = Desk::new(&v094());
+    let [wide, narrow] = ["2001::2:3:0/124", "2001::2:3:0/126"].map(|subnet| {
+        let mut node = Node::of(&desk).with_subnets(&[subnet]);
+        node.pools[0]["ranges"][0]["gateway"] = "2001::2:3:3".into();
+        node
+    });
+    assert_eq!(wide.address("a"), "2001::2:3:1");
+    assert_eq!(narrow.address("b"), "2001::2:3:2");
+    desk.objects().assert_consistent();
+    wide.del("a");
+    narrow.del("b");
+    assert_eq!(desk.held(), [""; 0]);
+}
+
+#[test]
+fn two_networks_give_one_address_each_with_a_reservation_of_its_own() {
+    let desk = Desk::new(&v094());
+    let [a, b] = ["a", "b"].map(|network| Node::of(&desk).with("networkName", network));
+    assert_eq!([a.address("c1"), b.address("c2")], ["10.1.2.2", "10.1.2.2"]);
+    let of_b = ["b-10.1.2.0-24 2 c2", "b-10.1.2.2 c2"];
+    let held = ["a-10.1.2.0-24 2 c1", of_b[0], "a-10.1.2.2 c1", of_b[1]];
+    assert_eq!(desk.held(), held);
+    a.del("c1");
+    assert_eq!(desk.held(), of_b);
+}
+
+#[test]
 fn entries_whose_reservations_the_reconciler_deleted_count_as_taken() {
     let desk = Desk::new(&v094());
     let (narrow, wide) = (node(&desk, SUBNET), node(&desk, "10.1.0.0/16"));
