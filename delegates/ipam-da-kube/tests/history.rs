@@ -211,6 +211,9 @@ fn no_address_ever_has_two_holders_beside_old_nodes_on_a_server_that_is_killed()
     assert_excused(&report.failures, &windows);
     assert!(report.operations() + plays.calls.len() >= 20_000 / part);
     assert!(report.kills >= 500 / part, "only {} kills", report.kills);
+    assert!(restarts >= if full_size() { 10 } else { 1 }, "only {restarts} restarts");
+    let share = 100 * plays.calls.len() / (report.operations() + plays.calls.len());
+    assert!(share >= 40, "only {share} % of the calls are of old nodes");
 
     sleep(if part == 1 { REPETITION } else { RECOVERY });
     assert_sound(&nodes, &report);

@@ -187,7 +187,7 @@ fn the_crds_of_v094_pass() {
 fn the_crds_of_this_release_pass() {
     run(
         Crds::shipped,
-        &[(program, Unchecked)],
-        &[(ledger, Unchecked), (allocator, Unchecked), (ledger, Checked)],
+        &[(program, Unchecked), (ledger, Checked)],
+        &[(ledger, Unchecked), (allocator, Unchecked)],
     );
 }
