@@ -9,6 +9,7 @@ use ipam_kit::allocate::owner_index::time;
 use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::cni::Verb;
 use ipnet::IpNet;
+use log::warn;
 
 use crate::lease_mark::{LeaseMark, ReservationMark};
 use crate::objects::{PoolEntry, Reservation};
@@ -103,7 +104,7 @@ impl<'a> OwnerSearch<'a> {
             return Ok(verdict);
         }
         if let Some(stamp) = OwnerStamp::of_allocation(seen.allocation) {
-            return Ok(match stamp.is_of(self.owner) {
+            return Ok(match self.is_own(&stamp, seen) {
                 true => self.own_by_text(seen, &stamp),
                 false => Verdict::Foreign,
             });
@@ -121,7 +122,7 @@ impl<'a> OwnerSearch<'a> {
         let stamp = reservation.as_ref().and_then(OwnerStamp::of_reservation);
         // A stamp of another container is older than the entry.
         let stamp = stamp.filter(|stamp| stamp.container == seen.id);
-        if stamp.as_ref().is_some_and(|stamp| !stamp.is_of(self.owner)) {
+        if stamp.as_ref().is_some_and(|stamp| !self.is_own(stamp, seen)) {
             return Ok(Verdict::Foreign);
         }
         let is_its =
@@ -145,6 +146,29 @@ impl<'a> OwnerSearch<'a> {
             true => Verdict::Own(Box::new(held)),
             false => Verdict::Unnamed(Box::new(held)),
         })
+    }
+
+    /// Returns whether an entry of the owner's container has the owner's stamp. A node that lost its
+    /// state folder has another name now, and no record: the pod proves the container to its DEL.
+    fn is_own(&self, stamp: &OwnerStamp, seen: &Seen<'_>) -> bool {
+        if stamp.is_of(self.owner) {
+            return true;
+        }
+        let here = OwnerStamp { node: self.owner.scope.node.clone(), ..stamp.clone() };
+        let is_bare = self.session.verb == Verb::Del && self.known.is_empty();
+        if !is_bare || !here.is_of(self.owner) {
+            return false;
+        }
+        let podref = &self.session.pod.podref;
+        let is_of_pod = !podref.is_empty() && seen.allocation.podref.as_ref() == Some(podref);
+        if !is_of_pod {
+            warn!(
+                "{} stays held by {} of node {}: if this node had that name, release it: \
+                 ipam-da-kube release {} --config FILE --yes",
+                seen.address, self.owner.container, stamp.node, seen.address
+            );
+        }
+        is_of_pod
     }
 
     /// Judges an entry by the note of its owner: the owner's, if this node has written the note.

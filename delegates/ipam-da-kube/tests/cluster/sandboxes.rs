@@ -103,6 +103,31 @@ fn a_pod_that_moved_to_another_node_takes_its_address_along() {
 }
 
 #[test]
+fn a_node_that_lost_its_state_folder_releases_what_its_pods_held() {
+    for (crds, overlap) in [(v094 as fn() -> Crds, true), (Crds::shipped, false)] {
+        let desk = Desk::new(&crds());
+        let [before, after] = ["uuid-1", "uuid-2"]
+            .map(|name| Node::of(&desk).named(name).with("overlapCheck", overlap));
+        let lost = sandbox(&before, "c1", "eth0", "u1");
+        let address = lost.address();
+        let held = desk.held();
+        let other = Sandbox { pod: ("web-1", "u2"), ..sandbox(&after, "c1", "eth0", "u1") };
+        for stays in
+            [other, sandbox(&after, "c1", "net1", "u1"), sandbox(&after, "c2", "eth0", "u1")]
+        {
+            stays.del();
+            assert_eq!(desk.held(), held);
+        }
+        let outcome = after.call("DEL", "c1");
+        let told = format!("{address} stays held by c1 of node uuid-1: if this node had that name");
+        assert!(outcome.stderr.contains(&told), "{outcome:?}");
+        assert_eq!(desk.held(), held);
+        sandbox(&after, "c1", "eth0", "u1").del();
+        assert_eq!(desk.held(), [""; 0]);
+    }
+}
+
+#[test]
 fn a_lease_of_an_old_release_is_not_taken_over() {
     for release in [Release::V054, Release::V07, Release::V094] {
         let desk = Desk::new(&release.crds());
