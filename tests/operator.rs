@@ -201,6 +201,7 @@ fn release_of_an_address_without_an_owner_is_an_error() {
     world.answer("ipam-da-x", "release", &json!([]));
     let nothing = world.typed(&["release", "net", "--node", "n7", "--yes"]);
     assert!(nothing.stdout.ends_with("nothing to release\n"), "{nothing:?}");
+    assert!(nothing.stderr.contains("no lease names the node n7: list shows"), "{nothing:?}");
     nothing.ended_well();
     let nobody = world.typed(&["release", "net", "--owner", "c7", "--yes"]);
     assert_eq!((nobody.exit, nobody.stdout.as_str()), (Some(1), ""), "{nobody:?}");

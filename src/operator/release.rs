@@ -8,7 +8,7 @@ use super::list::show;
 use super::printed::Printed;
 use super::who::{not_held, parse};
 use crate::chain::record::{Opened, RecordFile};
-use ipam_cli::{NAME_WHOLE_ID, OptionSpec, release_summary, usage_error};
+use ipam_cli::{NAME_WHOLE_ID, OptionSpec, no_lease_of_node, release_summary, usage_error};
 use ipam_kit::cni::address::parse_cidr;
 use ipam_kit::error::{Error, ErrorCode, Result};
 
@@ -53,6 +53,9 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         if leases.is_empty() && printed.failed {
             return Ok(printed);
         }
+    }
+    if let (Some(node), true) = (options.value(&OptionSpec::NODE), leases.is_empty()) {
+        printed.warnings.push(no_lease_of_node(node));
     }
     for lease in &leases {
         printed.warnings.extend(use_warning(lease));

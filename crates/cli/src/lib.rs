@@ -49,7 +49,7 @@ pub use inspect::{InspectCall, RunInspect, answer, answer_with};
 pub use options::OptionSpec;
 pub use pieces::PoolPlace;
 pub use print::{finding, print_leases, print_pools, print_rows, push_findings, push_line};
-pub use release::{NAME_WHOLE_ID, release_summary};
+pub use release::{NAME_WHOLE_ID, no_lease_of_node, release_summary};
 pub use row::Row;
 pub use rows::{Block, LeaseRow, PoolRow};
 pub use table::{Column, table};

@@ -12,8 +12,8 @@ use ipam_kit::pool::{Pool, RangeSet};
 use super::{InspectCall, NetworkLedger};
 use crate::rows::LeaseState;
 use crate::{
-    Arguments, LeaseRow, NAME_WHOLE_ID, OptionSpec, not_an_address, print_leases, release_summary,
-    usage_error,
+    Arguments, LeaseRow, NAME_WHOLE_ID, OptionSpec, no_lease_of_node, not_an_address, print_leases,
+    push_line, release_summary, usage_error,
 };
 
 pub(super) fn list(call: &InspectCall<'_>) -> Result<String> {
@@ -48,6 +48,9 @@ pub(super) fn release(call: &InspectCall<'_>) -> Result<String> {
     let entries = if is_done { network.ledger.remove(&chosen)? } else { chosen };
     let mut text = network.print(&entries);
     if !call.prints_json() {
+        if let Some(node) = choice.node.filter(|_| entries.is_empty()) {
+            push_line(&mut text, &no_lease_of_node(node));
+        }
         let summary = release_summary(entries.is_empty(), is_done);
         text.push_str(summary.unwrap_or("nothing was released; add --yes to do it\n"));
     }

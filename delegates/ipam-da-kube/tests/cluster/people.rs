@@ -66,6 +66,8 @@ fn people_release_addresses_owners_and_nodes() {
     one.told(&["release", "10.1.2.9", "--yes"]);
     one.told(&["release", "--owner", "c1", "--yes"]);
     one.told(&["release", "--node", "node-2", "--yes"]);
+    let text = one.told(&["release", "--node", "node-2", "--yes"]);
+    assert!(text.contains("no lease names the node node-2: list shows the names"), "{text}");
     let red = ["red-10.1.2.0-24 2 r1", "red-10.1.2.2 r1"];
     assert_eq!(desk.held(), red);
     // The ADD succeeds although the node still has the note of the released lease.
