@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use std::fs;
+
 use ipam_testkit::kube::{Client, Kubeconfig};
 use ipam_testkit::whereabouts::{Objects, Release};
 use ipam_testkit::world::{Outcome, World, binary, start, wait};
@@ -27,12 +29,27 @@ impl Site {
     }
 
     fn call(&self, verb: &str, container: &str, args: &str, ipam: &Value) -> Outcome {
+        self.call_after(verb, container, args, ipam, &Value::Null)
+    }
+
+    /// A call with the result of an ADD.
+    fn call_after(
+        &self,
+        verb: &str,
+        container: &str,
+        args: &str,
+        ipam: &Value,
+        result: &Value,
+    ) -> Outcome {
         let chain = json!([{"type": "ipam-ds-whereabouts", "sets": ["kube"]}, "ipam-da-kube"]);
         let mut network = self.world.network(chain);
         let section = network["ipam"].as_object_mut().unwrap();
         section
             .insert("kubernetes".to_owned(), json!({"kubeconfig": self.world.path("kubeconfig")}));
         section.extend(ipam.as_object().unwrap().clone());
+        if !result.is_null() {
+            network["prevResult"] = result.clone();
+        }
         let mut command = self.world.command(verb, container);
         command.env("CNI_ARGS", args);
         wait(start(command, &network))
@@ -75,4 +92,39 @@ fn an_address_that_a_pod_asks_for_is_claimed_beside_one_of_the_range() {
     assert_eq!(site.call("ADD", "c", "", &fixed).ips(), ["10.240.9.9/24"]);
     site.call("DEL", "c", "", &fixed).ended_well();
     assert_eq!(objects.reservations().len(), 0);
+}
+
+#[test]
+fn check_knows_what_a_pod_has_requested_with_and_without_a_record() {
+    let site = Site::new();
+    let ipam = json!({
+        "range": "10.241.0.0/28", "range_end": "10.241.0.6", "exclude": ["10.241.0.4"],
+        "addresses": [{"address": "10.241.0.3/28"}],
+        "dns": {"nameservers": ["10.1.1.1"], "search": ["a"]},
+    });
+    // An excluded address, one beyond the bounds, and one outside of all ranges.
+    let args = "IP=10.241.0.4,10.241.0.9,10.9.9.9/24";
+    let result = site.call("ADD", "a", args, &ipam).success();
+    assert_eq!(result["dns"], ipam["dns"]);
+    let ips = result["ips"].as_array().unwrap().iter().map(|ip| ip["address"].as_str().unwrap());
+    let ips: Vec<&str> = ips.collect();
+    let given = ["10.241.0.1/28", "10.241.0.4/28", "10.241.0.9/28", "10.241.0.3/28", "10.9.9.9/24"];
+    assert_eq!(ips, given);
+    let check = || site.call_after("CHECK", "a", args, &ipam, &result);
+    let record = fs::read(site.world.record("a")).unwrap();
+    check().ended_well();
+    fs::remove_file(site.world.record("a")).unwrap();
+    check().ended_well();
+    let pool = format!(
+        "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/{}/ippools/10.241.0.0-28",
+        site.namespace
+    );
+    site.client.patch(&pool, &json!({"spec": {"allocations": {"4": null}}}));
+    let lost = |outcome: Outcome| {
+        let (code, text) = outcome.failure();
+        assert!(code == 104 && text.contains("10.241.0.4"), "{text}");
+    };
+    lost(check());
+    fs::write(site.world.record("a"), record).unwrap();
+    lost(check());
 }

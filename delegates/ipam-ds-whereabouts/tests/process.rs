@@ -134,3 +134,21 @@ fn a_provider_of_the_fork_is_refused_before_any_allocator_runs() {
     site.file(file, &json!({"ipamtype": ""}));
     site.call("ADD", "c1", &readme().json("Example")).success();
 }
+
+#[test]
+fn a_provider_file_that_others_may_write_is_not_trusted_and_no_release_needs_it() {
+    let site = Site::new();
+    let file = "/etc/cni/net.d/whereabouts.d/whereabouts-ipam.conf";
+    site.file(file, &json!({"ipamtype": "phpipam"}));
+    for (spoil, advice) in [
+        (format!("chmod 666 {file}"), format!("chmod go-w {file}")),
+        (format!("chmod 600 {file}; chown 1 {file}"), format!("chown root {file}")),
+    ] {
+        site.host.shell(&spoil);
+        let (code, text) = site.call("ADD", "c1", &readme().json("Example")).failure();
+        assert!(code == 7 && text.contains(&advice), "{text}");
+        assert_eq!(site.world.calls().len(), 0);
+    }
+    site.call("DEL", "before", &readme().json("Example")).ended_well();
+    assert_eq!(site.input()["ipam"]["kube"], readme().json("Example")["ipam"]["kubernetes"]);
+}
