@@ -1,7 +1,9 @@
 //! The section `kube` of the allocator: the login, and the names of the objects.
 
+use std::path::Path;
+
 use ipam_kit::cni::parse_value;
-use ipam_kit::{Error, Result};
+use ipam_kit::{Error, Request, Result};
 use serde_json::{Map, Value};
 
 use crate::config::StoreKeys;
@@ -24,13 +26,13 @@ impl KubePatch {
     /// first.
     ///
     /// # Errors
-    /// A value is malformed, or no key names a kubeconfig.
+    /// A value is malformed, or no key names a kubeconfig, or an ADD one that does not exist.
     pub(crate) fn read(
-        ipam: &Map<String, Value>,
+        request: &Request,
         keys: &mut MergedKeys<'_, StoreKeys>,
         tolerance: &mut Tolerance,
     ) -> Result<Self> {
-        let own = ipam.get("kube").unwrap_or(&Value::Null);
+        let own = request.network.ipam().get("kube").unwrap_or(&Value::Null);
         let own: Option<Map<String, Value>> = tolerance.allow(parse_value(own, "ipam.kube"))?;
         let mut own = own.unwrap_or_default();
         // The allocator reads an empty text as missing, too.
@@ -41,6 +43,9 @@ impl KubePatch {
                 &mut keys.kubernetes.get_or_insert_default().kubeconfig
             });
             let login = login.ok_or_else(|| tolerance.ended_by(without_login()))?;
+            if request.is_strict() {
+                require_file(&login, request)?;
+            }
             members.insert("kubeconfig".to_owned(), login.value.into());
         }
         if !own.contains_key("networkName")
@@ -66,6 +71,19 @@ fn without_login() -> Error {
     let [_, file] = FLAT_FILES;
     Error::config("ipam.kubernetes.kubeconfig", message)
         .advise(format!("set it, or \"kubernetes\": {{\"kubeconfig\": …}} in {file}"))
+}
+
+/// The allocator would name its own key, which the author of the network has not written. What the
+/// host refuses is refused first: whether a file exists is not for every author to know.
+fn require_file(login: &Written<String>, request: &Request) -> Result<()> {
+    let Written { value, place } = login;
+    let path = Path::new(value);
+    request.settings.refuse_kubeconfig(&place.to_string(), path)?;
+    if path.is_absolute() && path.is_file() {
+        return Ok(());
+    }
+    let expected = "the absolute path of a file that exists";
+    Err(place.shown(place.error(format!("expected {expected}, found {value:?}")), expected))
 }
 
 /// The longest name of a network: that of an object has up to 253 characters, with a range in it.
@@ -143,6 +161,24 @@ mod tests {
             let call = Call::bare(json!({"range": "10.0.0.0/24"})).verb(verb);
             let details = call.err(7, "ipam.kubernetes.kubeconfig: missing: ");
             assert!(details.contains("/etc/cni/net.d/whereabouts.d/whereabouts.conf"), "{details}");
+        }
+    }
+
+    #[test]
+    fn a_kubeconfig_that_does_not_exist_is_an_error_of_the_key_that_names_it() {
+        let named = |path: &str| json!({"kubernetes": {"kubeconfig": path}});
+        for path in ["/nowhere/kubeconfig", "k", "/"] {
+            for verb in ["ADD", "STATUS"] {
+                let expected = "expected the absolute path of a file that exists";
+                let own = Call::ipam(named(path)).verb(verb);
+                own.err(7, &format!("ipam.kubernetes.kubeconfig: {expected}, found {path:?}"));
+                let flat = Call::bare(json!({})).flat(named(path)).verb(verb);
+                flat.err(7, &format!("FLAT.kubernetes.kubeconfig: {expected}"));
+            }
+            for verb in ["DEL", "GC", "CHECK"] {
+                let answer = Call::ipam(named(path)).verb(verb).ok();
+                assert_eq!(answer["ipam"]["kube"]["kubeconfig"], path);
+            }
         }
     }
 

@@ -36,7 +36,7 @@ impl Selector for FromWhereabouts {
         }
         let mut store = MergedKeys::new(own, flat.as_ref(), &mut tolerance)?;
         refuse_other_stores(&mut store, &mut tolerance)?;
-        let kube = KubePatch::read(request.network.ipam(), &mut store, &mut tolerance)?;
+        let kube = KubePatch::read(request, &mut store, &mut tolerance)?;
         let keys = MergedKeys::new(tolerance.keys(ipam, "ipam")?, flat.as_ref(), &mut tolerance)?;
         // The allocator releases by the owner, with or without pools.
         let offered = offer::choose(keys, kube.has_network_name, request);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::selector::FromWhereabouts;
 
 /// A call of the delegate: ADD with `cniVersion` 1.1.0, a kubeconfig and an empty flat file, unless
-/// told otherwise.
+/// told otherwise. The kubeconfigs `/k` and `/flat` exist.
 pub(crate) struct Call {
     config: Value,
     verb: &'static str,
@@ -96,7 +96,15 @@ impl Call {
     fn run(mut self) -> (u8, Value) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("whereabouts.conf");
-        replace_own(&file, &folder.path().join("draft"), 0o600, self.flat.as_bytes()).unwrap();
+        let with_folder = |text: &str| {
+            let kubeconfig = |name| format!("\"{}/{name}\"", folder.path().display());
+            text.replace("\"/k\"", &kubeconfig("k")).replace("\"/flat\"", &kubeconfig("flat"))
+        };
+        let flat = with_folder(&self.flat);
+        for (name, content) in [("k", ""), ("flat", ""), ("whereabouts.conf", &*flat)] {
+            let [file, draft] = [name, "draft"].map(|name| folder.path().join(name));
+            replace_own(&file, &draft, 0o600, content.as_bytes()).unwrap();
+        }
         let file = file.to_str().unwrap();
         if self.config["ipam"]["configuration_path"].is_null() {
             self.config["ipam"]["configuration_path"] = file.into();
@@ -109,10 +117,11 @@ impl Call {
             ("CNI_PATH", "/opt/cni/bin"),
             ("CNI_ARGS", &self.args),
         ]);
-        let stdin = self.config.to_string();
+        let stdin = with_folder(&self.config.to_string());
         let settings = Settings::default();
         let reply = answer(&Select(FromWhereabouts), environment, stdin.as_bytes(), settings);
         let text = reply.stdout.replace(file, "FLAT");
+        let text = text.replace(folder.path().to_str().unwrap(), "");
         (reply.exit, serde_json::from_str(&text).unwrap())
     }
 }

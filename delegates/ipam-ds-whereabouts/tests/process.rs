@@ -21,7 +21,10 @@ impl Site {
     fn new() -> Self {
         let (world, host) = (World::new(), Host::new());
         world.install(&binary("ipam-ds-whereabouts")).allocator("ipam-da-kube", "192.168.2.225/28");
-        Self { world, host }
+        let site = Self { world, host };
+        let login = &readme().json("The flat file")["kubernetes"]["kubeconfig"];
+        site.file(login.as_str().unwrap(), &json!({}));
+        site
     }
 
     fn file(&self, path: &str, content: &Value) {
@@ -98,14 +101,15 @@ fn the_first_flat_file_counts_and_root_alone_may_have_written_it() {
     site.host.shell("mkdir -p /etc/kubernetes && mount -t tmpfs tmpfs /etc/kubernetes");
     let login = |file: &str| json!({"kubernetes": {"kubeconfig": file}});
     let named = site.host.path("/etc/cni/own.conf");
-    site.file(FLAT, &login("/third"));
+    site.file(FLAT, &login("/etc/cni/third"));
     let mut network = defined();
     network["ipam"]["configuration_path"] = "/etc/cni/own.conf".into();
     for (file, kubeconfig) in [
-        (FLAT, "/third"),
-        ("/etc/kubernetes/cni/net.d/whereabouts.d/whereabouts.conf", "/second"),
-        ("/etc/cni/own.conf", "/first"),
+        (FLAT, "/etc/cni/third"),
+        ("/etc/kubernetes/cni/net.d/whereabouts.d/whereabouts.conf", "/etc/cni/second"),
+        ("/etc/cni/own.conf", "/etc/cni/first"),
     ] {
+        site.file(kubeconfig, &json!({}));
         site.file(file, &login(kubeconfig));
         site.call("ADD", "c1", &network).success();
         assert_eq!(site.input()["ipam"]["kube"]["kubeconfig"], kubeconfig);

@@ -11,7 +11,7 @@ use serde_json::json;
 fn every_check_of_the_selector_suite_passes() {
     let ipam = json!({
         "range": "10.230.1.0/24", "ipRanges": [{"range": "fd00:230::/64"}],
-        "routes": [{"dst": "0.0.0.0/0"}], "kubernetes": {"kubeconfig": "/k"},
+        "routes": [{"dst": "0.0.0.0/0"}], "kubernetes": {"kubeconfig": "/proc/self/exe"},
     });
     let selector = InProcess::new(ipam_ds_whereabouts::delegate(), Reach::Node, ipam);
     let subject: Arc<dyn Subject> = Arc::new(selector);

@@ -86,6 +86,10 @@ impl RecordedCase {
             "cniVersion": self.cni_version, "name": "mynet", "type": "macvlan", "ipam": self.ipam,
         });
         config["ipam"]["configuration_path"] = file.to_str().into();
+        if config["ipam"]["kubernetes"].is_object() {
+            // Any file that exists: no server is asked.
+            config["ipam"]["kubernetes"]["kubeconfig"] = file.to_str().into();
+        }
         config["ipam"]["memory"] = self.id.as_str().into();
         config["ipam"]["node"] = "node-1".into();
         for address in &self.held {
