@@ -228,8 +228,8 @@ pub const WHEREABOUTS_DIFFERENCES: &[&str] = &[
      addresses of those before it.",
     "ADDs of all nodes run at once, without a Lease in the API server; whereabouts runs one after \
      the other.",
-    "The gateway, and an IPv4 address that ends in .0, is never given to a container; whereabouts \
-     gives them out.",
+    "A range gives neither a gateway, nor one of `addresses`, nor an IPv4 address that ends in \
+     .0; whereabouts gives them to pods.",
     "`gateway` goes to addresses of its family; whereabouts adds it to those of both.",
     "`ipRanges` that overlap are an error that names both; whereabouts may give a container one \
      address twice.",
@@ -239,21 +239,29 @@ pub const WHEREABOUTS_DIFFERENCES: &[&str] = &[
     "An address that CNI_ARGS, `runtimeConfig.ips` or `args.cni.ips` requests inside a range is \
      claimed, and error 102 if another container holds it; whereabouts reads CNI_ARGS alone, and \
      claims nothing.",
-    "Such an address needs no prefix length; whereabouts fails without one.",
+    "Such an address has the prefix length of its range; whereabouts takes the requested one, and \
+     fails without one.",
+    "A requested gateway, first or last address of a range, or one that ends in .0, and an IPv6 \
+     address 2^63 or more beyond the network address, are error 101; whereabouts gives them, the \
+     last one again and again.",
     "A pod's next sandbox gets its addresses if the pod has the same uid; whereabouts compares \
      namespace and name.",
-    "DEL and CHECK use the record of the ADD: the configuration may be edited or stripped, and \
-     the flat file may be missing; whereabouts needs both.",
+    "DEL and CHECK use the record of the ADD: the configuration may be edited or stripped; \
+     whereabouts needs it.",
+    "The flat file may be missing, and only root may own and write it; whereabouts needs one, and \
+     accepts anyone's.",
     "DEL fails while the API server does not answer, and the runtime repeats it; whereabouts \
      succeeds and leaves the address held.",
     "CHECK, GC and STATUS work; whereabouts has no CHECK, and its GC and STATUS do nothing.",
-    "`node_slice_size`, `etcd_host` and a provider file with `ipamtype` are errors.",
+    "`etcd_host` is an error unless `datastore` is `kubernetes`, and so are `node_slice_size`, \
+     and the `ipamtype` of another store in a provider file.",
+    "`log_file`, `log_level` and keys that begin with `leader_` have no effect.",
     "CNI_ARGS may name no pod, and have unknown keys, `ip` for `IP` or a semicolon at the end; \
      whereabouts fails.",
     "Keys in other letters than documented, such as `IPAM` or `RANGE`, are an error; whereabouts \
      accepts them.",
-    "Errors have the codes of ipam-delegated and name the delegate; whereabouts answers 999 or 100 \
-     to nearly everything.",
+    "Errors have the codes of ipam-delegated and name the delegate; whereabouts answers 999 or \
+     100 to nearly everything.",
     "A reservation also has labels and annotations with the node, the network and times.",
     WRITES_RECORD,
 ];

@@ -73,8 +73,8 @@ fn without_login() -> Error {
         .advise(format!("set it, or \"kubernetes\": {{\"kubeconfig\": …}} in {file}"))
 }
 
-/// The allocator would name its own key, which the author of the network has not written. What the
-/// host refuses is refused first: whether a file exists is not for every author to know.
+/// The allocator would name its own key, which the author of the network has not written. The host
+/// may hide from that author which files exist: its refusal comes first.
 fn require_file(login: &Written<String>, request: &Request) -> Result<()> {
     let Written { value, place } = login;
     let path = Path::new(value);
