@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::process::{Command, Stdio};
 
+use ipam_delegated::presets::PRESETS;
 use ipam_testkit::world::{names, start, wait};
 use serde_json::json;
 
-use super::{LIST, Site};
+use super::{LIST, Site, source};
 
 const NAME: &str = "whereabouts";
 
@@ -100,15 +100,31 @@ fn a_link_becomes_a_copy_and_uninstall_leaves_a_plugin_that_overwrote_it() {
     let site = site();
     site.install(&[]);
     let link = site.plugins.join(NAME);
-    fs::remove_file(&link).unwrap();
-    std::os::unix::fs::symlink("ipam-delegated", &link).unwrap();
-    site.install(&["--preset", NAME]);
-    assert_copied(&site);
+    for is_hard in [true, false] {
+        fs::remove_file(&link).unwrap();
+        let made = match is_hard {
+            true => fs::hard_link(site.plugins.join("ipam-delegated"), &link),
+            false => symlink("ipam-delegated", &link),
+        };
+        made.unwrap();
+        site.install(&["--preset", NAME]);
+        assert_copied(&site);
+    }
     start_old_pod(&site);
+    assert!(site.read("ipam-delegated").starts_with(b"#!/bin/sh"));
     let text = site.install(&["--uninstall"]);
     assert!(!text.contains("remove whereabouts"), "{text}");
     assert_eq!(names(&site.plugins), [NAME]);
     assert_eq!(site.read(NAME), b"the plugin again");
+}
+
+#[test]
+fn the_copies_are_the_presets_that_the_pod_of_a_plugin_overwrites() {
+    let script = fs::read_to_string(source("install.sh")).unwrap();
+    let copied = script.lines().find_map(|line| line.trim().strip_prefix("copied=")).unwrap();
+    let overwritten = PRESETS.iter().filter(|preset| preset.overwritten_by.is_some());
+    let overwritten: Vec<&str> = overwritten.map(|preset| preset.name).collect();
+    assert_eq!(copied.trim_matches('\''), overwritten.join(" "));
 }
 
 #[test]
