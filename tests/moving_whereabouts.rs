@@ -284,6 +284,8 @@ fn a_node_moves_and_goes_back_and_each_side_releases_what_the_other_gave() {
     assert!(node.is_ours());
 
     assert_eq!(node.call("ADD", "after", "net1", &node.network).ips(), ["192.168.2.226/28"]);
+    let reservation = admin.objects().reservation("192.168.2.226").unwrap();
+    assert_eq!(reservation["metadata"]["labels"]["ipam-delegated/node"], "rack1-7");
     node.follow("Check");
     // Whereabouts has no CHECK.
     let mut known = node.network.clone();
@@ -333,7 +335,8 @@ fn a_node_moves_and_goes_back_and_each_side_releases_what_the_other_gave() {
     assert_eq!(admin.add_before("fourth"), "192.168.2.225");
     assert!(node.host.init().contains("copy ipam-delegated to whereabouts\n"));
     assert!(node.is_ours());
-    node.host.host.settings(&json!({"gcGrace": "1ms", "kubeconfigDirs": [SETTINGS]}));
+    let settings = json!({"node": "rack1-7", "gcGrace": "1ms", "kubeconfigDirs": [SETTINGS]});
+    node.host.host.settings(&settings);
     node.follow("If the pod of whereabouts returns by itself");
     assert_eq!(admin.held(), ["192.168.2.225 fourth", "192.168.2.228 elsewhere"]);
 

@@ -97,6 +97,7 @@ impl PodHost {
         for variable in container["env"].as_array().into_iter().flatten() {
             let value = match variable["valueFrom"]["fieldRef"]["fieldPath"].as_str() {
                 Some("metadata.namespace") => "kube-system",
+                Some("spec.nodeName") => "rack1-7",
                 Some(field) => panic!("{field}"),
                 None => variable["value"].as_str().unwrap(),
             };
