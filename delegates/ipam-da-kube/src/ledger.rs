@@ -9,13 +9,15 @@
 
 use std::ops::ControlFlow;
 
-use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, View, ViewQuery};
-use ipam_kit::allocate::{ClaimLimits, Owner, Profile, Reach, Strategy};
+use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, View, ViewQuery, unknown_ranges};
+use ipam_kit::allocate::{ClaimLimits, Owner, PoolRequest, Profile, Reach, Strategy};
 use ipam_kit::keys::Key;
+use ipam_kit::pool::RangeSet;
 use ipam_kit::{Request, Result};
 
 use crate::commit::commit;
 use crate::config::{KEYS, KubeConfig};
+use crate::names::readable_part;
 use crate::pools_token::PoolsToken;
 use crate::session::LeaseSession;
 use crate::view::view;
@@ -97,6 +99,11 @@ impl Ledger for IpPools {
         // `lint`, which asks for them, names missing rights before another call needs them.
         store.check_rights(*overlap_check)?;
         self.session.foreign_entries()
+    }
+
+    fn ranges(&mut self, request: &PoolRequest) -> Result<RangeSet> {
+        let set = request.set.clone().ok_or_else(|| unknown_ranges(request))?;
+        Ok(readable_part(&set, &request.path).unwrap_or(set))
     }
 
     fn profile(&self) -> Profile {

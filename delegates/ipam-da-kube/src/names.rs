@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipam_kit::pool::{RangeRules, RangeSet};
 use ipnet::IpNet;
 
 /// The names of the objects of one network.
@@ -80,6 +81,28 @@ pub(crate) fn offset_of(subnet: IpNet, address: IpAddr) -> Option<u64> {
     (offset <= LARGEST).then(|| u64::try_from(offset).ok()).flatten()
 }
 
+/// Returns the part of ranges whose keys whereabouts can read; `None` if all or none of it is.
+pub(crate) fn readable_part(set: &RangeSet, path: &str) -> Option<RangeSet> {
+    let mut part = Vec::new();
+    let mut is_whole = true;
+    for range in set.ranges() {
+        let subnet = range.subnet().trunc();
+        let mut config = range.to_config();
+        if offset_of(subnet, range.end()).is_none() {
+            is_whole = false;
+            if offset_of(subnet, range.start()).is_none() {
+                continue;
+            }
+            config.range_end = Some(address_at(subnet, &LARGEST.to_string())?.to_string());
+        }
+        part.push(config);
+    }
+    if is_whole || part.is_empty() {
+        return None;
+    }
+    RangeSet::parse(&part, RangeRules::ANY, path).ok()
+}
+
 /// Returns the address of a key; `None` for a key that is not an offset inside the subnet.
 pub(crate) fn address_at(subnet: IpNet, key: &str) -> Option<IpAddr> {
     let is_plain = key == "0" || !key.starts_with(['0', '+']);
@@ -101,10 +124,28 @@ fn number(address: IpAddr) -> u128 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn net(text: &str) -> IpNet {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn ranges_end_with_the_last_key_that_whereabouts_reads() {
+        let part = |ranges: serde_json::Value| {
+            let ranges: Vec<_> = serde_json::from_value(ranges).unwrap();
+            let set = RangeSet::parse(&ranges, RangeRules::ANY, "ipam").unwrap();
+            readable_part(&set, "ipam").map(|part| part.to_string())
+        };
+        assert_eq!(part(json!([{"subnet": "10.0.0.0/8"}, {"subnet": "11.0.0.0/8"}])), None);
+        let end = "fd00::7fff:ffff:ffff:ffff";
+        assert_eq!(part(json!([{"subnet": "fd00::/48"}])), Some(format!("fd00::1-{end}")));
+        let beyond = json!({"subnet": "fd00:1::/64", "rangeStart": "fd00:1::8000:0:0:0"});
+        assert_eq!(part(json!([beyond])), None);
+        let both = json!([{"subnet": "fd00::/64", "rangeStart": "fd00::9"}, beyond]);
+        assert_eq!(part(both), Some(format!("fd00::9-{end}")));
     }
 
     #[test]

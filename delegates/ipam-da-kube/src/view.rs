@@ -8,6 +8,7 @@ use ipam_kit::allocate::ledger::{Need, PoolView, Used, View, ViewQuery};
 use ipnet::IpNet;
 
 use crate::lease_mark::LeaseMark;
+use crate::names::readable_part;
 use crate::overlap::overlapping_pools;
 use crate::owner_notes::OwnerNote;
 use crate::owner_search::OwnerSearch;
@@ -162,5 +163,6 @@ fn pool_view(
     }
     all.extend(&taken);
     let cursor = session.cursor(request);
-    PoolView { used: Used::All(taken), cursor, ..PoolView::default() }
+    let set = readable_part(set, &request.path);
+    PoolView { used: Used::All(taken), cursor, set, ..PoolView::default() }
 }

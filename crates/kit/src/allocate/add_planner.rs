@@ -160,12 +160,12 @@ impl<'a> AddPlanner<'a> {
         Ok(())
     }
 
-    /// The ranges of each pool, those of the request, else those that the store knows: without
+    /// The ranges of each pool, those that the store knows, else those of the request: without
     /// the static addresses.
     fn range_sets(&self, pools: &[PoolView]) -> Result<Vec<RangeSet>> {
         let mut sets = Vec::new();
         for (request, pool) in self.requests.iter().zip(pools) {
-            let set = request.set.as_ref().or(pool.set.as_ref());
+            let set = pool.set.as_ref().or(request.set.as_ref());
             let set = set.ok_or_else(|| unknown_ranges(request))?;
             request.check_requested_address(set)?;
             sets.push(set.clone().without(&request.static_addresses));

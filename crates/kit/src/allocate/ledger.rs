@@ -223,7 +223,8 @@ pub struct View<T> {
 /// A view of one pool.
 #[derive(Clone, Debug, Default)]
 pub struct PoolView {
-    /// The ranges, if the store knows them and the pool does not bring them.
+    /// The ranges, if the store knows them and the pool does not bring them; or the part of the
+    /// pool's ranges that the store can record.
     pub set: Option<RangeSet>,
     /// The address that this pool gave last, after which round robin continues. The ledger keeps
     /// it: a pool may ask for round robin whatever the [`Profile`] says.

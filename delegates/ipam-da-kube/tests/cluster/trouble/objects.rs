@@ -1,5 +1,7 @@
 //! Kinds that are not served, and objects that others have written in another way than expected.
 
+use std::net::Ipv6Addr;
+
 use ipam_testkit::node::addresses;
 use ipam_testkit::whereabouts::{Crds, POOLS, RESERVATIONS, Release};
 use serde_json::{Value, json};
@@ -72,12 +74,24 @@ fn an_address_beyond_the_keys_that_old_releases_read_is_refused() {
             assert_eq!(addresses(&given), [address]);
             assert!(site.desk.held().contains(&format!("fd00-1---64 {} c1", i64::MAX)));
         } else {
-            site.fails_with("ADD", "c2", &pools, 101, &[address, "too far from the beginning"]);
+            site.fails_with("ADD", "c2", &pools, 101, &[address, "not in fd00:1::1-fd00:1::7fff"]);
         }
     }
     let pools =
         json!([{"ranges": [{"subnet": "fd00:1::/64", "rangeStart": "fd00:1::8000:0:0:0"}]}]);
     site.fails_with("ADD", "c2", &json!({"pools": pools}), 101, &["choose a range near"]);
+}
+
+#[test]
+fn an_address_at_random_is_one_that_old_releases_read() {
+    let Site { desk, node } = Site::new();
+    let mut node = node.with_subnets(&["fd00:1::/48"]);
+    node.ipam["strategy"] = "random".into();
+    let address: Ipv6Addr = node.address("c1").parse().unwrap();
+    let last: Ipv6Addr = "fd00:1::7fff:ffff:ffff:ffff".parse().unwrap();
+    assert!(address <= last, "{address}");
+    node.del("c1");
+    assert_eq!(desk.held(), [""; 0]);
 }
 
 #[test]
