@@ -5,6 +5,7 @@ use std::thread::{self, sleep};
 use std::time::Duration;
 
 use ipam_testkit::kube::Client;
+use ipam_testkit::node::at_once;
 use ipam_testkit::whereabouts::{Crds, Objects, POOLS, RESERVATIONS};
 use ipam_testkit::world::{Outcome, start, wait};
 use serde_json::{Value, json};
@@ -26,10 +27,9 @@ fn rows(node: &Node, words: &[&str]) -> Vec<String> {
     rows.as_array().unwrap().iter().map(text).collect()
 }
 
-fn in_each_world(run: impl Fn(&Desk)) {
-    for crds in [v094, Crds::shipped] as [fn() -> Crds; 2] {
-        run(&Desk::new(&crds()));
-    }
+fn in_each_world(run: impl Fn(&Desk) + Sync) {
+    let worlds: [fn() -> Crds; 2] = [v094, Crds::shipped];
+    at_once(worlds.len(), |world| run(&Desk::new(&worlds[world]())));
 }
 
 #[test]
