@@ -1,3 +1,4 @@
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ const SECTION: &[Key] = &[
     Key::Value("keyFile"),
     Key::Value("trustedCaFile"),
     Key::Value("username"),
+    Key::Value("password"),
     Key::Value("passwordFile"),
     Key::Value("timeout"),
     Key::Value("layout"),
@@ -69,6 +71,7 @@ struct EtcdSection {
     key_file: Option<String>,
     trusted_ca_file: Option<String>,
     username: Option<String>,
+    password: Option<String>,
     password_file: Option<String>,
     timeout: Option<String>,
     layout: Option<String>,
@@ -101,8 +104,8 @@ pub(crate) struct EtcdStore {
     pub(crate) identity: Option<(ConfigFile, ConfigFile)>,
     /// Certificates of the CAs that may have signed the server's.
     pub(crate) trusted: Option<ConfigFile>,
-    /// A user name, and the file with the password.
-    pub(crate) user: Option<(String, ConfigFile)>,
+    /// A user name, and the password.
+    pub(crate) user: Option<(String, EtcdPassword)>,
     /// How long to go on after the first failure.
     pub(crate) timeout: Duration,
     /// The layout of the keys.
@@ -111,6 +114,21 @@ pub(crate) struct EtcdStore {
     pub(crate) prefix: String,
     /// Where the runtime keeps the results of its calls.
     pub(crate) result_cache: PathBuf,
+}
+
+/// Where a password is.
+#[derive(Clone)]
+pub(crate) enum EtcdPassword {
+    /// In a file with nothing else.
+    File(ConfigFile),
+    /// In the configuration itself.
+    Text(String),
+}
+
+impl fmt::Debug for EtcdPassword {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EtcdPassword")
+    }
 }
 
 /// The names of the settings in errors, in our section or in a replaced plugin's.
@@ -166,7 +184,13 @@ impl EtcdConfig {
         let trusted = ConfigFile::given(names.ca, section.trusted_ca_file);
         let secured = cert.is_some() || trusted.is_some();
         let username = section.username.filter(|name| !name.is_empty());
-        let password = ConfigFile::given(PASSWORD_FILE, section.password_file);
+        let text = section.password.filter(|text| !text.is_empty()).map(EtcdPassword::Text);
+        let file = ConfigFile::given(PASSWORD_FILE, section.password_file).map(EtcdPassword::File);
+        if text.is_some() && file.is_some() {
+            return Err(Error::config(PASSWORD_FILE, "conflicts with ipam.etcd.password")
+                .advise("keep the file"));
+        }
+        let password = file.or(text);
         Ok(EtcdStore {
             endpoints: endpoint::parse_all(
                 &section.endpoints,

@@ -8,6 +8,8 @@ use ipam_kit::{Error, Result};
 use ipam_servers::{ConfigFile, read_text};
 use log::debug;
 
+use crate::config::EtcdPassword;
+
 /// User name and password, and the auth token that a server gave for them.
 ///
 /// A password costs the server some 80 ms of bcrypt. So the token is kept for the next processes, in
@@ -15,7 +17,7 @@ use log::debug;
 #[derive(Debug)]
 pub(crate) struct EtcdCredentials {
     pub(crate) user: String,
-    password: ConfigFile,
+    password: EtcdPassword,
     cache: PathBuf,
     /// The token that was shown last.
     shown: String,
@@ -23,7 +25,7 @@ pub(crate) struct EtcdCredentials {
 
 impl EtcdCredentials {
     /// Credentials whose token is kept in the file `cache`.
-    pub(crate) fn new(user: String, password: ConfigFile, cache: PathBuf) -> Self {
+    pub(crate) fn new(user: String, password: EtcdPassword, cache: PathBuf) -> Self {
         Self { user, password, cache, shown: String::new() }
     }
 
@@ -32,7 +34,10 @@ impl EtcdCredentials {
     /// # Errors
     /// The file cannot be read or is empty.
     pub(crate) fn read_password(&self) -> Result<String> {
-        let ConfigFile { path, file } = &self.password;
+        let ConfigFile { path, file } = match &self.password {
+            EtcdPassword::File(file) => file,
+            EtcdPassword::Text(text) => return Ok(text.clone()),
+        };
         let text = read_text(file).map_err(|error| {
             Error::config(path, format_args!("{} cannot be read", file.display()))
                 .caused_by(error)

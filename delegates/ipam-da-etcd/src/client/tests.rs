@@ -8,7 +8,7 @@ use ipam_testkit::world::until;
 use serde_json::json;
 
 use super::*;
-use crate::config::EtcdConfig;
+use crate::config::{EtcdConfig, EtcdPassword};
 
 /// What is left of a call's time, and what a request to one of several servers may take of it.
 const LONG: Duration = Duration::from_secs(60);
@@ -96,6 +96,7 @@ fn a_timeout_forgets_the_login_where_the_request_was_sent() {
     let is_kept_after_a_timeout_of = |server: &str| {
         fs::write(&cache, "abc.7").unwrap();
         let password = ConfigFile { path: "p".to_owned(), file: folder.path().join("password") };
+        let password = EtcdPassword::File(password);
         let credentials = EtcdCredentials::new("ipam".to_owned(), password, cache.clone());
         let mut client = client_for(&[server], "300ms", Some(credentials));
         let error = client.read(&Txn::new()).unwrap_err();
