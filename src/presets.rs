@@ -88,18 +88,45 @@ const NODE_ANNOTATION: Preset = Preset {
 
 const WHEREABOUTS: Preset = Preset {
     name: "whereabouts",
-    chains: &[PresetChain {
-        when: ChainCondition::Always,
-        delegates: &["ipam-ds-whereabouts", "ipam-da-kube"],
-        settings: &[("rangeRules", r#""host-local""#)],
-        sets: &["kube"],
-    }],
+    chains: &[
+        IN_ETCD,
+        PresetChain { when: filled(&[ChainCondition::Has("datastore")]), ..IN_KUBERNETES },
+        PresetChain { when: filled(&[ChainCondition::Has("kubernetes")]), ..IN_KUBERNETES },
+        PresetChain { when: filled(&[ChainCondition::Has("etcd_host")]), ..IN_ETCD },
+        IN_KUBERNETES,
+    ],
     has_default_location: true,
     host_program: None,
     cli: None,
     overwritten_by: Some("ip-control-loop"),
     differences: WHEREABOUTS_DIFFERENCES,
 };
+
+const IN_KUBERNETES: PresetChain = PresetChain {
+    when: ChainCondition::Always,
+    delegates: &["ipam-ds-whereabouts", "ipam-da-kube"],
+    settings: &[("rangeRules", r#""host-local""#)],
+    sets: &["kube"],
+};
+
+const IN_ETCD: PresetChain = PresetChain {
+    when: filled(&[ChainCondition::Is("datastore", "etcd"), ChainCondition::Has("etcd_host")]),
+    delegates: &["ipam-ds-whereabouts", "ipam-da-etcd"],
+    settings: &[("rangeRules", r#""host-local""#)],
+    sets: &["etcd"],
+};
+
+/// By the keys of `ipam` and of whereabouts' flat file.
+const fn filled(all: &'static [ChainCondition]) -> ChainCondition {
+    ChainCondition::Filled {
+        named_by: "configuration_path",
+        files: &[
+            "/etc/kubernetes/cni/net.d/whereabouts.d/whereabouts.conf",
+            "/etc/cni/net.d/whereabouts.d/whereabouts.conf",
+        ],
+        all,
+    }
+}
 
 /// The differences for a network when this preset replaces host-local.
 pub const HOST_LOCAL_DIFFERENCES: &[&str] = &[
@@ -253,8 +280,9 @@ pub const WHEREABOUTS_DIFFERENCES: &[&str] = &[
     "DEL fails while the API server does not answer, and the runtime repeats it; whereabouts \
      succeeds and leaves the address held.",
     "CHECK, GC and STATUS work; whereabouts has no CHECK, and its GC and STATUS do nothing.",
-    "`etcd_host` is an error unless `datastore` is `kubernetes`, and so are `node_slice_size`, \
-     and the `ipamtype` of another store in a provider file.",
+    "Errors are `node_slice_size`, the `ipamtype` of another store in a provider file, `etcd_host` \
+     beside a kubeconfig unless `datastore` says where the leases are, and a malformed value in \
+     etcd; whereabouts overwrites such a value.",
     "`log_file`, `log_level` and keys that begin with `leader_` have no effect.",
     "CNI_ARGS may name no pod, and have unknown keys, `ip` for `IP` or a semicolon at the end; \
      whereabouts fails.",

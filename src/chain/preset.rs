@@ -1,7 +1,7 @@
 use std::fmt;
 use std::path::Path;
 
-use log::warn;
+use log::{debug, warn};
 use serde_json::{Map, Value};
 
 use ipam_kit::cni::parse_object;
@@ -68,6 +68,16 @@ pub enum ChainCondition {
         /// Its text.
         text: &'static str,
     },
+    /// All of these hold for `ipam` after a file of the host has filled its empty keys. A file that
+    /// cannot be read fills none: the delegate that reads it fails.
+    Filled {
+        /// The key of `ipam` that names a file, which counts first.
+        named_by: &'static str,
+        /// The other files, of which the first counts that exists. Root alone may write them.
+        files: &'static [&'static str],
+        /// The conditions.
+        all: &'static [Self],
+    },
 }
 
 /// Where the host may name another last program for a preset's chain: a JSON object in a file that
@@ -126,6 +136,11 @@ impl ChainCondition {
             Self::FileIs { file, key, text } => {
                 trusted_member(file, key)?.is_some_and(|value| value == text)
             }
+            Self::Filled { named_by, files, all } => {
+                let filled = filled(ipam, named_by, files);
+                let holds = all.iter().map(|condition| condition.holds(&filled));
+                holds.collect::<Result<Vec<_>>>()?.into_iter().all(|holds| holds)
+            }
         })
     }
 }
@@ -137,8 +152,36 @@ impl fmt::Display for ChainCondition {
             Self::Has(key) => f.write_str(key),
             Self::Is(key, text) => write!(f, "{key}={text}"),
             Self::FileIs { file, key, text } => write!(f, "{key}={text} in {file}"),
+            Self::Filled { all, .. } => {
+                let all: Vec<String> = all.iter().map(Self::to_string).collect();
+                f.write_str(&all.join(" and "))
+            }
         }
     }
+}
+
+/// A section `ipam` whose empty keys are filled from the first of these files that exists.
+fn filled(ipam: &Map<String, Value>, named_by: &str, files: &[&str]) -> Map<String, Value> {
+    let mut filled = ipam.clone();
+    let named = ipam.get(named_by).and_then(Value::as_str).filter(|file| !file.is_empty());
+    for file in named.into_iter().chain(files.iter().copied()) {
+        match trusted_object(file) {
+            Ok(None) => {}
+            Ok(Some(members)) => {
+                for (key, value) in members {
+                    if filled.get(&key).is_none_or(is_empty) {
+                        filled.insert(key, value);
+                    }
+                }
+                return filled;
+            }
+            Err(error) => {
+                debug!("{}", error.in_full());
+                return filled;
+            }
+        }
+    }
+    filled
 }
 
 /// Whether a value says as little as a missing one.
@@ -158,10 +201,13 @@ fn is_empty(value: &Value) -> bool {
 /// # Errors
 /// The file is not trusted or not a JSON object.
 pub(super) fn trusted_member(file: &str, key: &str) -> Result<Option<Value>> {
+    Ok(trusted_object(file)?.and_then(|mut object| object.remove(key)))
+}
+
+fn trusted_object(file: &str) -> Result<Option<Map<String, Value>>> {
     let Some(bytes) = read_trusted(Path::new(file))? else { return Ok(None) };
-    let mut object =
-        parse_object(&bytes, file).map_err(|error| error.with_code(ErrorCode::INVALID_CONFIG))?;
-    Ok(object.remove(key))
+    let object = parse_object(&bytes, file);
+    Ok(Some(object.map_err(|error| error.with_code(ErrorCode::INVALID_CONFIG))?))
 }
 
 /// The error of our own program under a name that is not a preset's; `path` names the setting.
@@ -224,6 +270,32 @@ mod tests {
             assert_eq!(chosen.delegates, [delegate], "{ipam}");
         }
         assert_eq!(PRESET.chains[0].settings().next().unwrap().1, json!([1]));
+    }
+
+    #[test]
+    fn a_file_of_the_host_fills_what_is_empty() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("flat.conf");
+        let file: &'static str = Box::leak(path.display().to_string().into_boxed_str());
+        let all = &[ChainCondition::Is("store", "disk"), ChainCondition::Has("servers")];
+        let condition = ChainCondition::Filled { named_by: "path", files: &["/nowhere"], all };
+        assert_eq!(condition.to_string(), "store=disk and servers");
+        let holds = |ipam: Value| condition.holds(ipam.as_object().unwrap()).unwrap();
+        for (flat, own, filled) in [
+            (r#"{"servers": "a"}"#, false, true),
+            (r#"{"store": "disk", "servers": ["a"]}"#, true, true),
+            (r#"{"store": "other", "servers": "a"}"#, false, true),
+            ("{}", false, false),
+            ("{", false, false),
+        ] {
+            std::fs::write(&path, flat).unwrap();
+            assert_eq!(holds(json!({"path": file, "store": ""})), own, "{flat}");
+            assert_eq!(holds(json!({"path": file, "store": "disk", "servers": []})), filled);
+            assert!(holds(json!({"path": file, "store": "disk", "servers": "own"})), "{flat}");
+            assert!(!holds(json!({"store": "disk"})), "{flat}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(!holds(json!({"path": file, "store": "disk"})));
     }
 
     #[test]

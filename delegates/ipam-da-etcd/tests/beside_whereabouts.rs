@@ -14,10 +14,20 @@ use ipam_testkit::etcd::Etcd;
 use ipam_testkit::node::at_once;
 use ipam_testkit::old::Done;
 use ipam_testkit::old::whereabouts::InEtcd;
+use ipam_testkit::world::binary;
 use serde_json::{Value, json};
 
 use common::beside::{Ours, amid, given, holdings};
 
+/// The preset, with a configuration of whereabouts.
+fn preset(etcd: &Etcd, subnet: &str) -> Ours {
+    let ipam = json!({"etcd_host": etcd.endpoint(), "range": subnet});
+    let ours = Ours::preset("whereabouts", &ipam, &Value::Null);
+    ours.world.install(&binary("ipam-ds-whereabouts"));
+    ours
+}
+
+/// The allocator alone.
 fn ours(etcd: &Etcd, subnet: &str) -> Ours {
     let mut ours = Ours::alone(&etcd.endpoint(), "whereabouts", &json!([[{"subnet": subnet}]]));
     ours.network["ipam"]["strategy"] = "lowest".into();
@@ -59,9 +69,10 @@ fn the_requests_of_an_old_add_and_del_are_these() {
 #[test]
 fn ours_come_between_any_two_requests_of_an_old_call() {
     let etcd = Etcd::start();
-    at_once(8, |requests| {
-        let subnet = format!("10.1.{requests}.0/24");
-        let (ours, old) = (ours(&etcd, &subnet), old(&etcd, &subnet));
+    at_once(16, |case| {
+        let (requests, subnet) = (case / 2, format!("10.1.{case}.0/24"));
+        let of_kind = [ours, preset][case % 2];
+        let (ours, old) = (of_kind(&etcd, &subnet), old(&etcd, &subnet));
         let earlier = ours.add("earlier");
 
         let (first, outcome) = amid(old.add("first"), requests, || ours.start("ADD", "ours"));
@@ -92,7 +103,8 @@ fn ours_come_between_any_two_requests_of_an_old_call() {
 fn twenty_of_both_at_once_hold_addresses_of_their_own() {
     const WORKERS: usize = 20;
     let etcd = Etcd::start();
-    let nodes: Vec<Ours> = (0..WORKERS / 2).map(|_| ours(&etcd, "10.1.2.0/26")).collect();
+    let kinds = [ours, preset].into_iter().cycle().take(WORKERS / 2);
+    let nodes: Vec<Ours> = kinds.map(|kind| kind(&etcd, "10.1.2.0/26")).collect();
     let old = old(&etcd, "10.1.2.0/26").delay(Duration::from_millis(4));
     let kept = Mutex::new(Vec::new());
     at_once(WORKERS, |worker| {
@@ -133,6 +145,89 @@ fn the_mutex_of_a_killed_call_runs_out_and_ours_waits_for_it() {
     etcd.requests().revoke(lease).unwrap();
     let own = given(ipam_testkit::world::wait(add));
     assert_eq!(held(&etcd, &old), holdings([("ours", &own[..])]));
+}
+
+/// Recorded of the fork (whereabouts-fork-004, 008, 017, 019, 021): what is in etcd afterwards, and
+/// what ours leaves instead where it differs.
+#[test]
+fn what_the_fork_left_in_etcd_is_left_by_the_preset_but_for_these() {
+    let etcd = Etcd::start();
+    let play = |ipam: Value, calls: &[(&str, &str, &str)]| {
+        let mut ours = preset(&etcd, "192.168.1.0/24");
+        ours.network["ipam"].as_object_mut().unwrap().extend(ipam.as_object().unwrap().clone());
+        for (verb, container, ifname) in calls {
+            ours.call_on(verb, container, ifname).success();
+        }
+        let left = etcd.get("/whereabouts/192.168.1.0/24").unwrap();
+        etcd.etcdctl(&["del", "--prefix", "/whereabouts/"]);
+        left
+    };
+    let exclude = json!({"exclude": ["192.168.1.0/28", "192.168.1.16/28"]});
+    assert_eq!(play(exclude, &[("ADD", "dummy-0", "eth0")]), "192.168.1.32 dummy-0");
+    let both = [("ADD", "dummy-0", "eth0"), ("ADD", "dummy-1", "eth0")];
+    let bounds = json!({"range": "192.168.1.5-192.168.1.25/24"});
+    assert_eq!(play(bounds, &both), "192.168.1.5 dummy-0\n192.168.1.6 dummy-1");
+    let interfaces =
+        [("ADD", "dummy-0", "eth0"), ("ADD", "dummy-0", "net1"), ("DEL", "dummy-0", "net1")];
+    // The fork releases the first of the container, here that of eth0.
+    assert_eq!(play(json!({}), &interfaces), "192.168.1.1 dummy-0");
+    assert_eq!(play(json!({}), &[("ADD", "c1", "eth0"), ("DEL", "c1", "eth0")]), "");
+
+    // The fork takes this for empty, and overwrites it.
+    let ours = preset(&etcd, "192.168.2.225/28");
+    let malformed = "192.168.2.225 c1\ngarbage\n192.168.2.226 c2";
+    etcd.put("/whereabouts/192.168.2.224/28", malformed);
+    assert_eq!(ours.call("ADD", "z").failure().0, 103);
+    assert_eq!(etcd.get("/whereabouts/192.168.2.224/28").as_deref(), Some(malformed));
+}
+
+#[test]
+fn the_flat_file_chooses_the_store_and_a_record_needs_neither() {
+    let etcd = Etcd::start();
+    let mut ours = preset(&etcd, "10.1.2.0/24");
+    let flat = ours.world.path("whereabouts.conf");
+    let ipam = ours.network["ipam"].as_object_mut().unwrap();
+    ipam.remove("etcd_host");
+    ipam.insert("configuration_path".to_owned(), json!(flat));
+    let write = |content: Value| std::fs::write(&flat, content.to_string()).unwrap();
+    write(
+        json!({"datastore": "etcd", "etcd_host": etcd.endpoint(), "kubernetes": {"kubeconfig": "/k"}}),
+    );
+    let own = ours.add("c1");
+    let old = old(&etcd, "10.1.2.0/24");
+    assert_eq!(held(&etcd, &old), holdings([("c1", &own[..])]));
+    assert_eq!(own, ["10.1.2.1".parse::<IpAddr>().unwrap()]);
+    ours.call("STATUS", "").success();
+    // Without a record, by the configuration.
+    old.add("c2").run().unwrap();
+    ours.del("c2");
+    std::fs::remove_file(&flat).unwrap();
+    ours.network["ipam"].as_object_mut().unwrap().remove("range");
+    ours.del("c1");
+    assert_eq!(held(&etcd, &old), BTreeMap::new());
+}
+
+#[test]
+fn a_password_of_the_flat_file_logs_in_and_is_shown_to_nobody() {
+    let etcd = Etcd::start();
+    etcd.etcdctl(&["user", "add", "root:pa55word"]);
+    etcd.etcdctl(&["user", "grant-role", "root", "root"]);
+    etcd.etcdctl(&["auth", "enable"]);
+    let mut ours = preset(&etcd, "10.1.2.0/24");
+    let ipam = ours.network["ipam"].as_object_mut().unwrap();
+    ipam.insert("etcd_username".to_owned(), "root".into());
+    for (password, code) in
+        [(Some("wr0ng"), Some(103)), (None, Some(103)), (Some("pa55word"), None)]
+    {
+        ours.network["ipam"]["etcd_password"] = json!(password);
+        let outcome = ours.call("ADD", &format!("c-{code:?}").replace(['(', ')'], ""));
+        let shown = format!("{outcome:?}");
+        assert!(!shown.contains("pa55word") && !shown.contains("wr0ng"), "{shown}");
+        match code {
+            None => drop(given(outcome)),
+            Some(code) => assert_eq!(outcome.failure().0, code),
+        }
+    }
 }
 
 #[test]

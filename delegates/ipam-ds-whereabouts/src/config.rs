@@ -27,17 +27,22 @@ const OF_STORE: &[Key] = &[
     Key::Foreign("kubernetes", KUBERNETES),
     Key::Value("configuration_path"),
     Key::Value("datastore"),
-    Key::Value("etcd_host"),
+    Key::All(OF_ETCD),
     Key::Value("node_slice_size"),
 ];
 
-/// Keys of whereabouts that nothing is read from.
-pub(crate) const WITHOUT_EFFECT: &[Key] = &[
+/// The keys of the datastore `etcd`.
+pub(crate) const OF_ETCD: &[Key] = &[
+    Key::Value("etcd_host"),
     Key::Value("etcd_username"),
     Key::Value("etcd_password"),
     Key::Value("etcd_key_file"),
     Key::Value("etcd_cert_file"),
     Key::Value("etcd_ca_cert_file"),
+];
+
+/// Keys of whereabouts that nothing is read from.
+pub(crate) const WITHOUT_EFFECT: &[Key] = &[
     Key::Value("leader_lease_duration"),
     Key::Value("leader_renew_deadline"),
     Key::Value("leader_retry_period"),
@@ -116,6 +121,11 @@ pub(crate) struct StoreKeys {
     pub(crate) configuration_path: Option<String>,
     pub(crate) datastore: Option<String>,
     pub(crate) etcd_host: Option<String>,
+    pub(crate) etcd_username: Option<String>,
+    pub(crate) etcd_password: Option<String>,
+    pub(crate) etcd_key_file: Option<String>,
+    pub(crate) etcd_cert_file: Option<String>,
+    pub(crate) etcd_ca_cert_file: Option<String>,
     pub(crate) node_slice_size: Option<String>,
 }
 
@@ -178,6 +188,11 @@ mod tests {
         ("configuration_path", STRING),
         ("datastore", STRING),
         ("etcd_host", STRING),
+        ("etcd_username", STRING),
+        ("etcd_password", STRING),
+        ("etcd_key_file", STRING),
+        ("etcd_cert_file", STRING),
+        ("etcd_ca_cert_file", STRING),
         ("node_slice_size", STRING),
     ];
 

@@ -6,6 +6,7 @@
 #![warn(unreachable_pub)]
 
 mod config;
+mod etcd_section;
 mod flat_file;
 mod kube_section;
 mod merged_keys;

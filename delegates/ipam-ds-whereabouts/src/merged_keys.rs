@@ -33,6 +33,16 @@ impl<'a, K: DeserializeOwned> MergedKeys<'a, K> {
         &self.ipam
     }
 
+    /// Whether a key has a value that is not empty.
+    pub(crate) fn is_given<T: Default + PartialEq>(
+        &mut self,
+        of: impl Fn(&mut K) -> &mut Option<T>,
+    ) -> bool {
+        let keys = [Some(&mut self.ipam), self.flat.as_mut().map(|(_, keys)| keys)];
+        let mut values = keys.into_iter().flatten().filter_map(|keys| of(keys).as_ref());
+        values.any(|value| *value != T::default())
+    }
+
     /// Takes the value of a key: the first that is not empty.
     pub(crate) fn take<T: Default + PartialEq>(
         &mut self,

@@ -1,15 +1,17 @@
-//! The stores of whereabouts and its fork other than Kubernetes, which are refused.
+//! The store of the leases. Those that no delegate serves yet are refused.
 
 use std::path::Path;
 
 use ipam_kit::Result;
 use ipam_kit::keys::Key;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::config::StoreKeys;
 use crate::flat_file::{FlatFile, PROVIDER_FILE};
 use crate::merged_keys::MergedKeys;
 use crate::tolerance::Tolerance;
+use crate::written::Written;
 
 const PROVIDER_KEYS: &[Key] = &[
     Key::Value("ipamtype"),
@@ -26,23 +28,64 @@ struct ProviderKeys {
     ipamtype: Option<String>,
 }
 
-/// Refuses a configuration whose leases are not in the pools of Kubernetes.
-///
-/// # Errors
-/// Code 7: the file of a provider or a key says so; the error names the delegate that will serve
-/// it. A release ends by a provider alone: old configurations may have keys of a store that
-/// whereabouts has left since, and runtimes remember them.
-pub(crate) fn refuse_other_stores(
-    keys: &mut MergedKeys<'_, StoreKeys>,
-    tolerance: &mut Tolerance,
-) -> Result<()> {
-    if let Some(file) = tolerance.allow(FlatFile::read(Path::new(PROVIDER_FILE)))? {
-        refuse_provider(&file, tolerance)?;
-    }
-    tolerance.allow(refuse_keys(keys))
+/// Where the leases are.
+#[derive(Debug, Default)]
+pub(crate) enum Datastore {
+    /// In the pools of Kubernetes.
+    #[default]
+    Kubernetes,
+    /// In etcd, at these endpoints.
+    Etcd(Written<String>),
 }
 
-fn refuse_keys(keys: &mut MergedKeys<'_, StoreKeys>) -> Result<()> {
+impl Datastore {
+    /// Reads where the leases are.
+    ///
+    /// # Errors
+    /// Code 7: the file of a provider or a key names a store that is not served yet, and the error
+    /// the delegate that will; or the store is ambiguous. A release ends by a provider alone: old
+    /// configurations may have keys of a store that whereabouts has left since, and runtimes
+    /// remember them.
+    pub(crate) fn read(
+        ipam: &Value,
+        keys: &mut MergedKeys<'_, StoreKeys>,
+        tolerance: &mut Tolerance,
+    ) -> Result<Self> {
+        if let Some(file) = tolerance.allow(FlatFile::read(Path::new(PROVIDER_FILE)))? {
+            refuse_provider(&file, tolerance)?;
+        }
+        tolerance.allow(refuse_slices(keys))?;
+        tolerance.allow(Self::named_by(ipam, keys))
+    }
+
+    fn named_by(ipam: &Value, keys: &mut MergedKeys<'_, StoreKeys>) -> Result<Self> {
+        let datastore = keys.take("datastore", |keys| &mut keys.datastore);
+        let datastore = datastore.map(|datastore| datastore.value).unwrap_or_default();
+        if !matches!(&*datastore, "" | "etcd") {
+            return Ok(Self::Kubernetes);
+        }
+        let Some(host) = keys.take("etcd_host", |keys| &mut keys.etcd_host) else {
+            return Ok(Self::Kubernetes);
+        };
+        let own = ["kube", "kubernetes"].map(|section| &ipam[section]["kubeconfig"]);
+        let has_own_login = own.iter().any(|file| file.as_str().is_some_and(|it| !it.is_empty()));
+        // The installers of all versions put a kubeconfig into the flat file.
+        let has_login = has_own_login
+            || (datastore.is_empty()
+                && keys.is_given(|keys| &mut keys.kubernetes.get_or_insert_default().kubeconfig));
+        if !has_login {
+            return Ok(Self::Etcd(host));
+        }
+        // Up to 0.5, and in the fork, the leases are in etcd; since 0.6 these keys have no effect.
+        let error = host.place.error("a kubeconfig is named, too: the store is ambiguous");
+        Err(error.advise(
+            "set datastore to \"kubernetes\" if the leases are there, as with whereabouts 0.6 and \
+             later; else set it to \"etcd\", and name no kubeconfig in the network",
+        ))
+    }
+}
+
+fn refuse_slices(keys: &mut MergedKeys<'_, StoreKeys>) -> Result<()> {
     if let Some(size) = keys.take("node_slice_size", |keys| &mut keys.node_slice_size) {
         let error = size.place.error("node slices are not supported yet");
         return Err(error.advise(
@@ -50,21 +93,7 @@ fn refuse_keys(keys: &mut MergedKeys<'_, StoreKeys>) -> Result<()> {
              if no pod uses the network, remove the key, so that all nodes share one pool",
         ));
     }
-    let datastore = keys.take("datastore", |keys| &mut keys.datastore);
-    if datastore.is_some_and(|datastore| datastore.value == "kubernetes") {
-        return Ok(());
-    }
-    // Up to 0.5, and in the fork, the leases are in etcd then; since 0.6 the key has no effect.
-    match keys.take("etcd_host", |keys| &mut keys.etcd_host) {
-        None => Ok(()),
-        Some(host) => {
-            let error = host.place.error("whereabouts' keys in etcd are not supported yet");
-            Err(error.advise(
-                "a later release of ipam-da-etcd will serve them; if the leases are in \
-                 Kubernetes, as with whereabouts 0.6 and later, set datastore to \"kubernetes\"",
-            ))
-        }
-    }
+    Ok(())
 }
 
 fn refuse_provider(file: &FlatFile, tolerance: &mut Tolerance) -> Result<()> {
@@ -93,26 +122,50 @@ mod tests {
     use crate::testing::Call;
 
     #[test]
-    fn leases_in_etcd_and_node_slices_are_refused() {
-        let refused = |store: serde_json::Value, key: &str| {
-            for verb in ["ADD", "CHECK", "STATUS"] {
-                let start = format!("ipam.{key}: ");
-                let details = Call::ipam(store.clone()).verb(verb).err(7, &start);
-                assert!(details.contains("a later release of ipam-da-"), "{details}");
-            }
-        };
-        refused(json!({"etcd_host": "etcd:2379"}), "etcd_host");
-        refused(json!({"etcd_host": "etcd:2379", "datastore": "etcd"}), "etcd_host");
-        refused(json!({"node_slice_size": "/26", "datastore": "kubernetes"}), "node_slice_size");
-        let flat = json!({"etcd_host": "etcd:2379"});
-        Call::ipam(json!({})).flat(flat).err(7, "FLAT.etcd_host: whereabouts' keys in etcd");
-        for store in [
-            json!({"datastore": "kubernetes", "etcd_host": "etcd:2379"}),
-            json!({"datastore": "etcd"}),
-            json!({"datastore": "", "etcd_host": "", "node_slice_size": ""}),
-        ] {
-            Call::ipam(store).verb("STATUS").ok();
+    fn node_slices_are_refused() {
+        for verb in ["ADD", "CHECK", "STATUS"] {
+            let store = json!({"node_slice_size": "/26", "datastore": "kubernetes"});
+            let details = Call::ipam(store).verb(verb).err(7, "ipam.node_slice_size: ");
+            assert!(details.contains("a later release of ipam-da-"), "{details}");
         }
+    }
+
+    #[test]
+    fn datastore_or_the_only_store_that_is_named_has_the_leases() {
+        let host = || json!({"etcd_host": "etcd:2379"});
+        let etcd = || json!({"etcd_host": "etcd:2379", "datastore": "etcd"});
+        let store_of = |call: Call| {
+            let answer = call.ipam_key("range", json!("10.0.0.0/24")).verb("STATUS").ok();
+            answer["ipam"].as_object().unwrap().keys().cloned().collect::<Vec<_>>()
+        };
+        for call in [
+            Call::ipam(json!({"datastore": "kubernetes", "etcd_host": "etcd:2379"})),
+            Call::ipam(json!({"datastore": "etcd"})),
+            Call::ipam(json!({"datastore": "", "etcd_host": "", "node_slice_size": ""})),
+            Call::ipam(host()).flat(json!({"datastore": "kubernetes"})),
+        ] {
+            assert_eq!(store_of(call), ["kube"]);
+        }
+        for call in [
+            Call::bare(host()),
+            Call::bare(json!({})).flat(host()),
+            Call::bare(etcd()),
+            Call::bare(etcd())
+                .flat(json!({"datastore": "kubernetes", "kubernetes": {"kubeconfig": "/k"}})),
+            Call::bare(json!({"datastore": "etcd"})).flat(host()),
+        ] {
+            assert_eq!(store_of(call), ["etcd"]);
+        }
+        for verb in ["ADD", "CHECK", "STATUS"] {
+            let start = "ipam.etcd_host: a kubeconfig is named, too";
+            let details = Call::ipam(host()).verb(verb).err(7, start);
+            assert!(details.contains("set datastore"), "{details}");
+            Call::ipam(etcd()).verb(verb).err(7, start);
+        }
+        Call::bare(host())
+            .flat(json!({"kubernetes": {"kubeconfig": "/k"}}))
+            .err(7, "ipam.etcd_host: a kubeconfig is named, too");
+        Call::ipam(json!({})).flat(host()).err(7, "FLAT.etcd_host: a kubeconfig is named, too");
     }
 
     #[test]

@@ -5,19 +5,23 @@ use ipam_kit::keys::{MisspeltKey, misspelt_inside, names, nearest};
 use log::warn;
 use serde_json::Value;
 
-use crate::config::{KEYS, WITHOUT_EFFECT};
+use crate::config::{KEYS, OF_ETCD, WITHOUT_EFFECT};
 use crate::flat_file::FlatFile;
 use crate::written::WrittenPlace;
 
 /// Returns a text for each key of the network and of the flat file that has no effect, or is
 /// misspelt. `lint` itself finds those of `ipam` that are misspelt outside of its sections.
-pub(crate) fn of_keys(request: &Request, flat: Option<&FlatFile>) -> Vec<String> {
+pub(crate) fn of_keys(request: &Request, flat: Option<&FlatFile>, is_in_etcd: bool) -> Vec<String> {
     let config = request.network.config();
     let mut places: Vec<String> = Vec::new();
-    let of_ipam = config.get("ipam").into_iter().flat_map(idle_keys);
+    let of_ipam = config.get("ipam").into_iter().flat_map(|section| idle_keys(section, is_in_etcd));
     places.extend(of_ipam.map(|key| WrittenPlace::of_ipam(key).to_string()));
     if let Some(file) = flat {
-        places.extend(idle_keys(file.content()).into_iter().map(|key| file.place(key).to_string()));
+        places.extend(
+            idle_keys(file.content(), is_in_etcd)
+                .into_iter()
+                .map(|key| file.place(key).to_string()),
+        );
     }
     if config.get("args").is_some_and(|args| !args["pool"].is_null()) {
         places.push("args.pool".to_owned());
@@ -49,11 +53,17 @@ fn of_file(request: &Request, flat: Option<&FlatFile>) -> Vec<String> {
     remarks
 }
 
-/// The keys of a section without an effect. The leases are in Kubernetes: other stores are refused.
-fn idle_keys(section: &Value) -> Vec<&'static str> {
+/// The keys of a section without an effect: also those of the other store.
+fn idle_keys(section: &Value, is_in_etcd: bool) -> Vec<&'static str> {
     let mut keys = names(WITHOUT_EFFECT);
-    keys.push("etcd_host");
+    match is_in_etcd {
+        true => keys.extend(["network_name", "enable_overlapping_ranges", "kubernetes"]),
+        false => keys.extend(names(OF_ETCD)),
+    }
     keys.retain(|key| !section[*key].is_null());
+    if is_in_etcd {
+        return keys;
+    }
     if section["datastore"].as_str().is_some_and(|store| store != "kubernetes") {
         keys.push("datastore");
     }

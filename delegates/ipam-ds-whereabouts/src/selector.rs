@@ -7,11 +7,12 @@ use serde::de::IgnoredAny;
 use serde_json::Map;
 
 use crate::config::{KEYS, StoreKeys};
+use crate::etcd_section;
 use crate::flat_file::FlatFile;
 use crate::kube_section::KubePatch;
 use crate::merged_keys::MergedKeys;
 use crate::offer;
-use crate::other_stores::refuse_other_stores;
+use crate::other_stores::Datastore;
 use crate::remarks;
 use crate::tolerance::Tolerance;
 
@@ -35,19 +36,31 @@ impl Selector for FromWhereabouts {
             flat.iter().try_for_each(|file| file.refuse_other_letters(KEYS))?;
         }
         let mut store = MergedKeys::new(own, flat.as_ref(), &mut tolerance)?;
-        refuse_other_stores(&mut store, &mut tolerance)?;
-        let kube = KubePatch::read(request, &mut store, &mut tolerance)?;
+        let datastore = Datastore::read(ipam, &mut store, &mut tolerance)?;
+        let is_in_etcd = matches!(datastore, Datastore::Etcd(_));
+        // Keys of etcd are of values, which no name makes invalid.
+        let (section, members, has_network_name) = match datastore {
+            Datastore::Kubernetes => {
+                let kube = KubePatch::read(request, &mut store, &mut tolerance)?;
+                ("kube", kube.members, kube.has_network_name)
+            }
+            Datastore::Etcd(host) => {
+                ("etcd", etcd_section::members(ipam, host, &mut store, &mut tolerance)?, true)
+            }
+        };
         let keys = MergedKeys::new(tolerance.keys(ipam, "ipam")?, flat.as_ref(), &mut tolerance)?;
         // The allocator releases by the owner, with or without pools.
-        let offered = offer::choose(keys, kube.has_network_name, request);
+        let offered = offer::choose(keys, has_network_name, request);
         let mut selection =
             tolerance.allow(offered.map(Some))?.unwrap_or_else(|| Selection::of([]));
-        if !kube.members.is_empty() {
-            selection.ipam = Map::from_iter([("kube".to_owned(), kube.members.into())]);
+        if !members.is_empty() {
+            selection.ipam = Map::from_iter([(section.to_owned(), members.into())]);
         }
         match request.verb {
             Verb::Add => remarks::warn_of_keys(request, flat.as_ref()),
-            Verb::Status => selection.remarks.extend(remarks::of_keys(request, flat.as_ref())),
+            Verb::Status => {
+                selection.remarks.extend(remarks::of_keys(request, flat.as_ref(), is_in_etcd));
+            }
             _ => {}
         }
         Ok(selection)
@@ -156,7 +169,6 @@ mod tests {
             (empty(), "{", "ipam.configuration_path: FLAT is not one JSON object"),
             (empty(), r#"{"kubernetes": "/k"}"#, "FLAT.kubernetes: expected an object"),
             (json!({"kubernetes": "/k"}), "{}", "ipam.kubernetes: expected an object"),
-            (json!({"etcd_host": "etcd:2379"}), "{}", "ipam.etcd_host: whereabouts' keys in etcd"),
             (empty(), "{}", "ipam.kubernetes.kubeconfig: missing"),
         ] {
             for verb in ["DEL", "GC"] {

@@ -72,6 +72,13 @@ impl Ours {
         start(command, network)
     }
 
+    /// A call for another interface than `eth0`.
+    pub fn call_on(&self, verb: &str, container: &str, ifname: &str) -> Outcome {
+        let mut command = self.world.command_of(&self.program, verb, container);
+        command.env("CNI_IFNAME", ifname);
+        wait(start(command, &self.network))
+    }
+
     pub fn call(&self, verb: &str, container: &str) -> Outcome {
         wait(self.start(verb, container))
     }
