@@ -11,6 +11,12 @@ use crate::common::{Desk, v094};
 
 const NODES: usize = 20;
 
+/// As in a cluster, each node has containers of its own: an entry without a reservation is its
+/// container's.
+fn container(number: usize) -> String {
+    format!("c{number}")
+}
+
 #[test]
 fn twenty_nodes_at_once_get_distinct_addresses_and_release_them() {
     let desk = Desk::new(&v094());
@@ -20,13 +26,13 @@ fn twenty_nodes_at_once_get_distinct_addresses_and_release_them() {
         let given = Mutex::new(Vec::<IpAddr>::new());
         // The first ADDs find no pool.
         at_once(NODES, |number| {
-            let address = nodes[number].address("c1");
+            let address = nodes[number].address(&container(number));
             given.lock().unwrap().push(address.parse().unwrap());
         });
         let given = given.into_inner().unwrap();
         assert!(given.len() == NODES && are_distinct(&given), "{given:?}");
         desk.objects().assert_consistent();
-        at_once(NODES, |number| nodes[number].del("c1"));
+        at_once(NODES, |number| nodes[number].del(&container(number)));
         assert_eq!(desk.held(), [""; 0]);
     }
 }
