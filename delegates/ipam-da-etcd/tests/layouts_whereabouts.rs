@@ -229,6 +229,22 @@ fn while_the_mutex_is_held_nothing_is_written_and_its_end_lets_calls_go_on() {
 }
 
 #[test]
+fn each_call_takes_two_requests_whatever_the_pool_holds() {
+    let etcd = Etcd::start();
+    let node = node(&etcd);
+    let others: Vec<String> = (100..200).map(|n| format!("10.1.0.{n} other")).collect();
+    etcd.put(POOL, &others.join("\n"));
+    let requests = |call: &dyn Fn()| -> u64 { etcd.rpcs_during(call).values().sum() };
+    let mut result = json!(null);
+    assert_eq!(etcd.rpcs_during(|| result = node.add("c1")).values().sum::<u64>(), 2);
+    assert_eq!(requests(&|| drop(node.add("c1"))), 2, "repeated");
+    result["leases"] = node.add("c1")["leases"].clone();
+    assert_eq!(requests(&|| drop(node.check("c1", &result).success())), 1);
+    assert_eq!(requests(&|| drop(node.del_known("c1", &result).success())), 2);
+    assert_eq!(requests(&|| node.del("c1")), 1, "nothing is held");
+}
+
+#[test]
 fn twenty_at_once_on_several_nodes_hold_addresses_of_their_own() {
     const NODES: usize = 10;
     let etcd = Etcd::start();
