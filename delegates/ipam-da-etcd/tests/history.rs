@@ -7,6 +7,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::net::IpAddr;
+
 use ipam_testkit::etcd::{Cluster, Etcd};
 use ipam_testkit::history::cluster::{
     Lease, Nodes, Store, assert_lost_leases_are_found, assert_planted_double_is_found,
@@ -69,6 +71,83 @@ fn no_address_ever_has_two_holders_whatever_happens_to_the_cluster() {
     let cluster = Cluster::start(3);
     let endpoints = cluster.members().iter().map(Etcd::endpoint).collect();
     let nodes = Nodes::new(endpoints, Keys(cluster.member(0)));
+    assert_sound_through_faults(&cluster, &nodes);
+}
+
+/// The values of whereabouts, whose lines our keys explain.
+struct Pools<'a>(&'a Etcd);
+
+impl Pools<'_> {
+    #[track_caller]
+    fn below(&self, prefix: &str) -> Vec<(String, String)> {
+        let entries = self.0.requests().list(prefix).unwrap();
+        entries.into_iter().map(|entry| (entry.key, entry.value)).collect()
+    }
+
+    /// The address and the container of each line.
+    fn lines(&self) -> Vec<(IpAddr, String)> {
+        let mut lines = Vec::new();
+        for (key, value) in self.below("/whereabouts/") {
+            let is_pool = key.rsplit_once('/').is_some_and(|(_, length)| length.len() < 4)
+                && !key.contains("ipam-delegated");
+            for line in value.lines().filter(|_| is_pool) {
+                let (address, id) = line.split_once(' ').unwrap();
+                lines.push((address.parse().unwrap(), id.to_owned()));
+            }
+        }
+        lines
+    }
+}
+
+impl Store for Pools<'_> {
+    const NAME: &'static str = "etcd";
+
+    fn configure(&self, ipam: &mut Map<String, Value>, endpoints: &[String], timeout: &str) {
+        Keys(self.0).configure(ipam, endpoints, timeout);
+        ipam["etcd"]["layout"] = "whereabouts".into();
+    }
+
+    fn leases(&self) -> Vec<Lease> {
+        let owners = self.owners();
+        let lease = |(address, container): (IpAddr, String)| {
+            let is_listed = |owner: &&Value| {
+                let mut items = owner["leases"].as_array().unwrap().iter();
+                let text = format!("{address}/");
+                owner["container"] == *container
+                    && items.any(|item| item["address"].as_str().unwrap().starts_with(&text))
+            };
+            let owner = owners.iter().find(is_listed);
+            let node = owner.map_or("", |owner| owner["node"].as_str().unwrap()).to_owned();
+            Lease { node, container, address }
+        };
+        self.lines().into_iter().map(lease).collect()
+    }
+
+    fn owners(&self) -> Vec<Value> {
+        let owners = self.below("/whereabouts/ipam-delegated/owners/");
+        owners.iter().map(|(_, value)| serde_json::from_str(value).unwrap()).collect()
+    }
+
+    fn forget_leases(&self) {
+        self.0.etcdctl(&["del", "--prefix", "/whereabouts/10.5.0.0/26"]);
+    }
+
+    /// All lines and owners, and the keys of mutexes.
+    fn holdings(&self) -> Vec<String> {
+        let lines = self.lines().into_iter().map(|(address, id)| format!("{address} {id}"));
+        let keys = self.below("/whereabouts/").into_iter().map(|(key, _)| key);
+        let ours = keys.filter(|key| {
+            key.contains("/owners/") || (key.matches('/').count() == 4 && !key.contains("/latest/"))
+        });
+        lines.chain(ours).collect()
+    }
+}
+
+#[test]
+fn no_address_of_a_value_ever_has_two_holders_whatever_happens_to_the_cluster() {
+    let cluster = Cluster::start(3);
+    let endpoints = cluster.members().iter().map(Etcd::endpoint).collect();
+    let nodes = Nodes::new(endpoints, Pools(cluster.member(0)));
     assert_sound_through_faults(&cluster, &nodes);
 }
 
