@@ -83,7 +83,7 @@ impl Ledger for IpPools {
 
     fn ready(&mut self) -> Result<()> {
         let LeaseSession { memory, store, .. } = &mut self.session;
-        memory.check_not_restored()?;
+        memory.check_not_restored(store.namespace())?;
         store.check_ready()
     }
 

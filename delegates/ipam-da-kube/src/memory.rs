@@ -30,12 +30,10 @@ pub(crate) struct KubeMemory {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct NetworkNote {
-    /// Whether a pool was seen in an earlier state than before.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    restored: bool,
-    /// Which pool it was, and what was seen.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    sight: String,
+    /// The namespaces in which a pool was in an earlier state than before: which pool, and what was
+    /// seen. A login of a wrong namespace sees no pool, and does not stop calls in the right one.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    restored: BTreeMap<String, String>,
     /// Whether the CRD keeps the interface of an entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     ifname: Option<bool>,
@@ -133,13 +131,13 @@ impl KubeMemory {
         }
     }
 
-    /// Fails if the pools were seen to be restored, until a person accepts them.
+    /// Fails if the pools of a namespace were seen to be restored, until a person accepts them.
     ///
     /// # Errors
     /// Code 11, with what to do.
-    pub(crate) fn check_not_restored(&self) -> Result<()> {
-        let note = self.network.record();
-        if note.restored && !self.trusting { Err(restored(&note.sight)) } else { Ok(()) }
+    pub(crate) fn check_not_restored(&self, namespace: &str) -> Result<()> {
+        let sight = self.network.record().restored.get(namespace);
+        sight.filter(|_| !self.trusting).map_or(Ok(()), |sight| Err(restored(sight)))
     }
 
     /// Returns what was seen of a pool before. A call reads it before it asks the server: another
@@ -149,13 +147,13 @@ impl KubeMemory {
     }
 
     /// Compares a pool, missing or not, with what was seen before the server was asked. `place` is
-    /// its namespace and name.
+    /// its namespace and its name.
     ///
     /// # Errors
     /// Code 11: it is missing, another one, or in an earlier state.
     pub(crate) fn check_pool(
         &mut self,
-        place: &str,
+        place: [&str; 2],
         before: &PoolNote,
         seen: Option<&Metadata>,
     ) -> Result<()> {
@@ -163,10 +161,10 @@ impl KubeMemory {
         if is_same || self.trusting {
             return Ok(());
         }
-        let sight = format!("the IPPool {place} {}", before.difference(seen));
+        let [namespace, name] = place;
+        let sight = format!("the IPPool {namespace}/{name} {}", before.difference(seen));
         self.network.remember(|note| {
-            note.restored = true;
-            note.sight.clone_from(&sight);
+            note.restored.insert(namespace.to_owned(), sight.clone());
         });
         Err(restored(&sight))
     }
@@ -224,7 +222,7 @@ impl KubeMemory {
                 Err(Error::io(format!("cannot remove {}", pools.display()), error)
                     .advise("check rights and mount of the state folder, and call again"))
             }
-            _ => self.network.accept(|note| (note.restored, note.sight) = (false, String::new())),
+            _ => self.network.accept(|note| note.restored.clear()),
         }
     }
 
@@ -236,7 +234,6 @@ impl KubeMemory {
 const POOLS: &str = "pools";
 
 fn restored(sight: &str) -> Error {
-    let sight = if sight.is_empty() { "an IPPool has changed" } else { sight };
     untrusted(format!(
         "{sight}: the API server was restored from a backup, the definition of IPPools was deleted, or it is another cluster"
     ))

@@ -27,7 +27,7 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
     }
     let is_claim = !query.requests.is_empty();
     if is_claim {
-        session.memory.check_not_restored()?;
+        session.memory.check_not_restored(session.store.namespace())?;
     }
     let requested: BTreeMap<String, IpNet> = subnets_requested(query.requests)
         .into_iter()
@@ -44,8 +44,8 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
         let shown = ReadPool::read(session, &name, subnet)?;
         if requested.contains_key(&name) {
             let metadata = shown.object.as_ref().map(|object| &object.metadata);
-            let place = format!("{}/{name}", session.store.namespace());
-            session.memory.check_pool(&place, &before, metadata)?;
+            let place = [session.store.namespace(), &name];
+            session.memory.check_pool(place, &before, metadata)?;
             let entries = shown.entries().map(|(_, _, entry)| entry);
             session.memory.compare_schema(entries, session.overlap_check);
         }

@@ -113,6 +113,23 @@ fn restored_objects_take_del_and_check() {
 }
 
 #[test]
+fn a_login_of_a_wrong_namespace_stops_calls_there_alone() {
+    let desk = Desk::new(&v094());
+    let node = Node::of(&desk);
+    node.add("old");
+    let right = fs::read(desk.kubeconfig_path()).unwrap();
+    let namespace =
+        json!({"contexts": [{"context": {"namespace": desk.client.create_namespace()}}]});
+    desk.kubeconfig_of(&desk.login).more(&namespace).write(&desk.kubeconfig_path());
+    assert_refused(&node, &desk);
+    fs::write(desk.kubeconfig_path(), right).unwrap();
+    node.call("STATUS", "").success();
+    ["new", "old"].into_iter().for_each(|container| drop(node.add(container)));
+    ["new", "old"].into_iter().for_each(|container| node.del(container));
+    assert_eq!(desk.held(), [""; 0]);
+}
+
+#[test]
 fn a_node_without_its_notes_uses_what_is_there() {
     let desk = Desk::new(&v094());
     let node = Node::of(&desk);
