@@ -272,7 +272,10 @@ impl<'a> AddPlanner<'a> {
                 claim.request.describe(&claim.set)
             ),
         )
-        .advise("request another address; if its container has ended, release this one"))
+        .advise(
+            "request another address; if its container has ended, release this one, or set \
+             ipam.takeover to true",
+        ))
     }
 }
 
