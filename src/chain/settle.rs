@@ -70,14 +70,10 @@ impl RecordRelease<'_> {
             );
         }
         let NetworkAttachment { network, attachment } = self.target;
-        Error::join(errors).map_err(|error| match error.code() {
-            // A server that refuses is not lost.
-            ErrorCode::BACKEND => error.advise("the runtime repeats DEL"),
-            _ => error.advise(format!(
-                "the runtime repeats DEL; if the store is permanently lost: ipam-delegated forget {} {} {} --yes",
-                network.name(), attachment.container, attachment.ifname
-            )),
-        })?;
+        Error::join(errors).map_err(|error| error.advise(format!(
+            "the runtime repeats DEL; if the store is permanently lost: ipam-delegated forget {} {} {} --yes",
+            network.name(), attachment.container, attachment.ifname
+        )))?;
         Ok(if left.is_empty() { Coverage::All } else { Coverage::AllButSuperseded })
     }
 
