@@ -99,6 +99,23 @@ fn a_standard_plugin_serves_the_one_pool_that_its_object_names() {
 }
 
 #[test]
+fn a_standard_plugin_gives_no_address_for_a_sticky_name() {
+    let world = World::new();
+    world.install(&host_local());
+    let blue = json!({"name": "blue", "ranges": [{"subnet": "10.40.0.0/24"}], "sticky": "web-0"});
+    world.selector("ipam-ds-rack", &json!([blue]));
+    let network = with(
+        &world.network(json!(["ipam-ds-rack", "host-local"])),
+        "ranges",
+        json!([[{"subnet": "10.40.0.0/24"}]]),
+    );
+    let (code, text) = world.call("ADD", "c1", &network).failure();
+    assert_eq!(code, 112, "{text}");
+    has(&text, &["host-local: ", "the pool \"blue\" has a sticky name", "ipam-da-kube"]);
+    assert!(leases(&world).is_empty(), "{text}");
+}
+
+#[test]
 fn a_standard_plugin_that_serves_one_of_two_pools_gives_no_address_of_the_other() {
     let world = World::new();
     world.install(&binary("ipam-ds-static")).install(&host_local());

@@ -24,6 +24,9 @@ pub(crate) fn compare_with_pools(
     if step.answers_any || is_silent {
         return Ok(());
     }
+    if !step.is_allocator() {
+        refuse_sticky(step, shown)?;
+    }
     if left.is_none() && !step.is_allocator() {
         let given: Vec<String> = given.iter().map(IpAddr::to_string).collect();
         refuse_unknown_ranges(step, shown, &given.join(", "))?;
@@ -74,6 +77,17 @@ pub(crate) fn refuse_unknown_ranges(step: &Step, shown: &[&Value], given: &str) 
         )
     };
     Err(Error::new(ErrorCode::UNSERVED, message).advise(advice))
+}
+
+/// Fails if a standard plugin is shown a pool whose address is to stay with a name: it would give
+/// any.
+fn refuse_sticky(step: &Step, shown: &[&Value]) -> Result<()> {
+    let sticky = shown.iter().find(|pool| pool["sticky"].as_str().is_some_and(|it| !it.is_empty()));
+    let Some(pool) = sticky else { return Ok(()) };
+    let (name, pool) = (&step.name, describe_pool(pool));
+    let message = format!("{name}: {pool} has a sticky name, and {name} keeps no names");
+    Err(Error::new(ErrorCode::UNSERVED, message)
+        .advise("name ipam-da-kube as the allocator in ipam.delegates, or set no sticky names"))
 }
 
 /// Fails for a chain that has only selectors.

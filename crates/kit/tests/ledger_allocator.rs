@@ -233,6 +233,21 @@ fn takeover_of_what_is_free_by_now_takes_it() {
 }
 
 #[test]
+fn a_name_that_the_ledger_cannot_keep_is_refused() {
+    let desk = Desk::new(Shape::default());
+    let sticky = json!([{"name": "a", "ranges": [{"subnet": "10.0.0.0/24"}], "sticky": "web-0"}]);
+    for verb in ["ADD", "STATUS"] {
+        let refused = desk.call(verb, "c1", sticky.clone(), json!({}));
+        assert_eq!(refused["code"], 7, "{refused}");
+        assert_eq!(
+            refused["msg"],
+            "prevResult.pools[0].sticky: this allocator keeps no address for a name, such as \"web-0\""
+        );
+    }
+    assert_eq!(desk.held(), [""; 0]);
+}
+
+#[test]
 fn a_delegate_that_is_shown_some_pools_keeps_those_of_others_only() {
     let desk = Desk::new(Shape::default());
     desk.add("c1", two());

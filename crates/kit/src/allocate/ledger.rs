@@ -155,6 +155,9 @@ pub struct Profile {
     /// Whether other users of the store take the next address without a look, so that this
     /// allocator must not run ahead of them: after a lost race it tries again in order.
     pub cursor_order_only: bool,
+    /// Whether the ledger keeps an address for a name ([`PoolRequest::sticky`]). Otherwise an ADD
+    /// of a pool with such a name fails.
+    pub keeps_sticky: bool,
 }
 
 impl Default for Profile {
@@ -164,6 +167,7 @@ impl Default for Profile {
             default_routes: false,
             names_apart: false,
             cursor_order_only: false,
+            keeps_sticky: false,
         }
     }
 }

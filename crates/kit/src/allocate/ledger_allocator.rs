@@ -76,6 +76,7 @@ impl<L: Ledger> LedgerAllocator<L> {
     /// owner holds it.
     pub(super) fn allocate(&mut self, owner: &Owner, pools: &RequestedPools) -> Result<Vec<Lease>> {
         let mut requests = PoolRequest::read_at(pools.with_paths(), self.strategy()?)?;
+        self.refuse_sticky(&requests)?;
         let profile = self.ledger.profile();
         for (request, pool) in requests.iter_mut().zip(&pools.pools) {
             // A selector may have written the pool: it can forbid a takeover, and not allow one.
@@ -128,7 +129,9 @@ impl<L: Ledger> LedgerAllocator<L> {
         self.strategy()?;
         self.ledger.ready().map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))?;
         if self.warns_of_misspelt {
-            warn_of(&self.misspelt_of(&self.requests(pools.with_paths())?));
+            let requests = self.requests(pools.with_paths())?;
+            self.refuse_sticky(&requests)?;
+            warn_of(&self.misspelt_of(&requests));
         }
         if !self.counts_free || pools.pools.is_empty() {
             return Ok(None);
@@ -151,6 +154,14 @@ impl<L: Ledger> LedgerAllocator<L> {
 
     pub(super) fn misspelt_of(&self, requests: &[PoolRequest]) -> Vec<MisspeltKey> {
         requests.iter().flat_map(|request| self.ledger.misspelt(request)).collect()
+    }
+
+    /// Fails for a pool whose address is to stay with a name, if the ledger keeps no names.
+    fn refuse_sticky(&self, requests: &[PoolRequest]) -> Result<()> {
+        if self.ledger.profile().keeps_sticky {
+            return Ok(());
+        }
+        requests.iter().try_for_each(PoolRequest::refuse_sticky)
     }
 
     /// How an address is chosen where a pool does not say. An ADD and STATUS alone need it.

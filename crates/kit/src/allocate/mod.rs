@@ -25,7 +25,7 @@ mod unknown_commits;
 pub use inspect::{Inspect, inspect};
 pub use lease::{Lease, Owner, Scope};
 pub use ledger::{Ledger, Profile};
-pub use pool_request::PoolRequest;
+pub use pool_request::{PoolRequest, StickyName};
 pub use requested_pools::{RequestedPools, requested_pools, requested_sets};
 pub use role::{Allocate, known, scope};
 pub use search::{ClaimLimits, Strategy};

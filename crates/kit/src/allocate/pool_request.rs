@@ -1,10 +1,12 @@
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use serde_json::Value;
 
 use super::{Lease, Strategy};
 use crate::error::{Error, ErrorCode, Result};
+use crate::host::parse_duration_or_zero;
 use crate::pool::{Pool, RangeRules, RangeSet};
 
 /// The request of an ADD to a ledger: one address out of a pool.
@@ -22,6 +24,8 @@ pub struct PoolRequest {
     pub requested: Option<IpAddr>,
     /// How to choose an address.
     pub strategy: Strategy,
+    /// The name that the address stays with.
+    pub sticky: Option<StickyName>,
     /// Whether the requested address is taken from another owner who holds it.
     pub(crate) takeover: bool,
     /// Leases recorded under another pool's name do not count as this pool's, even inside its
@@ -31,11 +35,20 @@ pub struct PoolRequest {
     pub(crate) static_addresses: Vec<IpAddr>,
 }
 
+/// The name that an address stays with, whichever container comes under it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StickyName {
+    /// The name.
+    pub name: String,
+    /// How long the address stays reserved for the name after the DEL.
+    pub keep: Duration,
+}
+
 impl PoolRequest {
     /// Reads the pools of `prevResult.pools`.
     ///
     /// # Errors
-    /// Ranges or a strategy are invalid, two pools overlap, or a requested address may not be
+    /// Ranges, a strategy or a time are invalid, two pools overlap, or a requested address may not be
     /// given out.
     pub fn read(pools: &[Pool], default: Strategy) -> Result<Vec<Self>> {
         let paths: Vec<String> =
@@ -71,6 +84,7 @@ impl PoolRequest {
             set: pool.range_set(RangeRules::ANY, path)?,
             requested: pool.requested_ip,
             strategy,
+            sticky: sticky(path, pool)?,
             takeover: pool.takeover.unwrap_or(false),
             apart: false,
             static_addresses: Vec::new(),
@@ -80,6 +94,14 @@ impl PoolRequest {
             this.check_requested_address(set)?;
         }
         Ok(this)
+    }
+
+    /// Fails for a pool with a sticky name: the ledger keeps no names.
+    pub(super) fn refuse_sticky(&self) -> Result<()> {
+        let Some(StickyName { name, .. }) = &self.sticky else { return Ok(()) };
+        let message = format!("this allocator keeps no address for a name, such as {name:?}");
+        Err(Error::config(format_args!("{}.sticky", self.path), message)
+            .advise("name ipam-da-kube as the allocator in ipam.delegates, or set no sticky names"))
     }
 
     /// Fails when the requested address may not be given out of these ranges.
@@ -131,6 +153,18 @@ impl PoolRequest {
     }
 }
 
+/// The sticky name of a pool, with its time, which is read even where the pool has no name.
+fn sticky(path: &str, pool: &Pool) -> Result<Option<StickyName>> {
+    let read = |text: &String| {
+        parse_duration_or_zero(text).ok_or_else(|| {
+            Error::config(format_args!("{path}.keep"), format_args!("invalid duration {text:?}"))
+                .advise(r#"expected for example "30m", "1h" or "0s""#)
+        })
+    };
+    let keep = pool.keep.as_ref().map(read).transpose()?.unwrap_or_default();
+    Ok(pool.sticky.clone().map(|name| StickyName { name, keep }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,6 +184,11 @@ mod tests {
                 json!([{"name": "a"}, {"name": "b", "strategy": "best"}]),
                 7,
                 "prevResult.pools[1].strategy: ",
+            ),
+            (
+                json!([{"name": "a", "keep": "a day"}]),
+                7,
+                r#"prevResult.pools[0].keep: invalid duration "a day""#,
             ),
             (json!([{"ranges": [lan]}, {"ranges": [lan]}]), 7, "prevResult.pools[1]: "),
             (
@@ -186,6 +225,23 @@ mod tests {
         let read: Vec<_> =
             requests.iter().map(|request| (request.index, request.strategy)).collect();
         assert_eq!(read, [(0, Strategy::Lowest), (7, Strategy::Random)]);
+    }
+
+    #[test]
+    fn a_sticky_name_has_its_time() {
+        for (pool, expected) in [
+            (json!({"name": "a"}), None),
+            (json!({"name": "a", "sticky": "", "keep": "1h"}), None),
+            (json!({"name": "a", "sticky": "web-0"}), Some(("web-0", 0))),
+            (json!({"name": "a", "sticky": "web-0", "keep": "0s"}), Some(("web-0", 0))),
+            (json!({"name": "a", "sticky": "n/web-0", "keep": "1h30m"}), Some(("n/web-0", 5400))),
+        ] {
+            let name = |(name, seconds): (&str, u64)| StickyName {
+                name: name.to_owned(),
+                keep: Duration::from_secs(seconds),
+            };
+            assert_eq!(read(json!([pool])).unwrap()[0].sticky, expected.map(name), "{pool}");
+        }
     }
 
     #[test]

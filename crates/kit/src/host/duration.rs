@@ -23,6 +23,11 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     (!total.is_zero()).then_some(total)
 }
 
+/// As [`parse_duration`]; `0s` is zero.
+pub fn parse_duration_or_zero(text: &str) -> Option<Duration> {
+    if text == "0s" { Some(Duration::ZERO) } else { parse_duration(text) }
+}
+
 /// Shows a time to people, rounded to milliseconds: `750ms`, `1.5s`, `90s`.
 pub fn show_duration(time: Duration) -> String {
     let milliseconds = time.as_micros().saturating_add(500) / 1000;

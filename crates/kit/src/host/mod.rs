@@ -18,7 +18,7 @@ mod trusted;
 
 pub use age::is_old;
 pub use boot::boot_id;
-pub use duration::{parse_duration, show_duration};
+pub use duration::{parse_duration, parse_duration_or_zero, show_duration};
 pub use file::read_regular;
 pub use lock::{lock, lock_folder};
 pub use netns::{InhabitedNamespaces, Netns};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use super::{parse_duration, read_trusted};
+use super::{parse_duration_or_zero, read_trusted};
 use crate::cni::{Verb, parse_object, shown};
 use crate::error::{Error, ErrorCode, Result};
 
@@ -204,12 +204,10 @@ fn node_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String
 }
 
 fn grace<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    member(deserializer, |value| match value.as_str() {
-        // With no grace GC releases leases of any age.
-        Some("0s") => Ok(Duration::ZERO),
-        text => {
-            text.and_then(parse_duration).ok_or_else(|| mismatch("a duration such as 5m", value))
-        }
+    // With no grace GC releases leases of any age.
+    member(deserializer, |value| {
+        let time = value.as_str().and_then(parse_duration_or_zero);
+        time.ok_or_else(|| mismatch("a duration such as 5m", value))
     })
 }
 

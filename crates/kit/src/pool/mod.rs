@@ -42,6 +42,10 @@ pub struct Pool {
     pub strategy: Option<String>,
     /// Whether an address in use may be taken over.
     pub takeover: Option<bool>,
+    /// The name that the address stays with: a later owner of the name gets the same address.
+    pub sticky: Option<String>,
+    /// How long the address stays reserved for that name after the DEL, as written.
+    pub keep: Option<String>,
     /// Members of others, kept as they came.
     pub unknown: Map<String, Value>,
 }
@@ -58,6 +62,8 @@ impl Pool {
         Key::Value("index"),
         Key::Value("strategy"),
         Key::Value("takeover"),
+        Key::Value("sticky"),
+        Key::Value("keep"),
     ];
 
     /// The misspelt keys of pools; `path` is their place, as in `prevResult.pools`.
@@ -76,12 +82,14 @@ impl Pool {
             index: None,
             strategy: None,
             takeover: None,
+            sticky: None,
+            keep: None,
             unknown: Map::new(),
         })
     }
 
-    /// Reads a pool; `path` is its place, as in `prevResult.pools[0]`. Null and, for name and
-    /// requested address, `""` mean absent.
+    /// Reads a pool; `path` is its place, as in `prevResult.pools[0]`. Null and, for the two names
+    /// and the requested address, `""` mean absent.
     ///
     /// # Errors
     /// The pool is not an object, has neither name nor ranges, a member is of the wrong type, or
@@ -99,6 +107,8 @@ impl Pool {
             index: members.take("index")?,
             strategy: members.take("strategy")?,
             takeover: members.take("takeover")?,
+            sticky: members.take("sticky")?.filter(|name: &String| !name.is_empty()),
+            keep: members.take("keep")?,
             unknown: members.members,
             ..pool
         })
@@ -139,6 +149,8 @@ impl Pool {
         put("index", self.index.map(Value::from));
         put("strategy", self.strategy.as_ref().map(|strategy| json!(strategy)));
         put("takeover", self.takeover.map(Value::from));
+        put("sticky", self.sticky.as_ref().map(|name| json!(name)));
+        put("keep", self.keep.as_ref().map(|time| json!(time)));
         Value::Object(members)
     }
 }
@@ -193,7 +205,7 @@ mod tests {
     fn every_member_goes_through() {
         let value = json!({
             "name": "blue", "requested-ip": "10.1.2.3", "requested_ip": "10.1.2.3", "index": 2,
-            "strategy": "lowest", "takeover": true, "colour": {"r": 1},
+            "strategy": "lowest", "takeover": true, "sticky": "web-0", "keep": "1h", "colour": {"r": 1},
             "ranges": [{"subnet": "10.1.2.0/24", "exclude": ["10.1.2.9"], "vlan": 7}],
         });
         let pool = parse(value.clone()).unwrap();
@@ -218,9 +230,11 @@ mod tests {
             index: _,
             strategy: _,
             takeover: _,
+            sticky: _,
+            keep: _,
             unknown: _,
         } = Pool::new(Some("blue".to_owned()), Vec::new()).unwrap();
-        assert_eq!(Pool::KEYS.len(), 7, "one for each, the requested address in two spellings");
+        assert_eq!(Pool::KEYS.len(), 9, "one for each, the requested address in two spellings");
     }
 
     #[test]
@@ -238,7 +252,7 @@ mod tests {
     fn null_is_absent() {
         let value = json!({
             "name": "a", "requested-ip": "", "requested_ip": null, "ranges": null, "index": null,
-            "strategy": null, "takeover": null,
+            "strategy": null, "takeover": null, "sticky": "", "keep": null,
         });
         let pool = parse(value).unwrap();
         assert_eq!(pool.to_json(), json!({"name": "a"}));
@@ -257,6 +271,10 @@ mod tests {
             (
                 json!({"name": "a", "requested_ip": "10.0.0.01"}),
                 r#".requested_ip: "10.0.0.01" is not an IP address"#,
+            ),
+            (
+                json!({"name": "a", "sticky": ["web-0"]}),
+                ".sticky: expected a string, found an array",
             ),
             (
                 json!({"name": "a", "index": -1}),
