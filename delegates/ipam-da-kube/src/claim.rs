@@ -27,8 +27,8 @@ pub(crate) struct Claiming<'a> {
     session: &'a mut LeaseSession,
     owner: &'a Owner,
     /// The requested pools, and others that were read.
-    pools: BTreeMap<String, ReadPool>,
-    others: BTreeMap<String, ReadPool>,
+    pools: &'a BTreeMap<String, ReadPool>,
+    others: &'a BTreeMap<String, ReadPool>,
     taken: BTreeSet<IpAddr>,
     /// The owner's note before the claims, if they have changed it.
     noted: Option<Option<OwnerNote>>,
@@ -72,7 +72,7 @@ impl<'a> Claiming<'a> {
     pub(crate) fn new(
         session: &'a mut LeaseSession,
         owner: &'a Owner,
-        [pools, others]: [BTreeMap<String, ReadPool>; 2],
+        [pools, others]: [&'a BTreeMap<String, ReadPool>; 2],
         taken: BTreeSet<IpAddr>,
     ) -> Self {
         Self { session, owner, pools, others, taken, noted: None, held: BTreeMap::new() }
@@ -105,7 +105,11 @@ impl<'a> Claiming<'a> {
             choices.iter().partition(|choice| choice.claim.replaces.is_some());
         for choice in replacing {
             match self.take_over(choice)? {
-                Outcome::Done(mark) => self.hold(choice, mark),
+                Outcome::Done(mark) => {
+                    if !self.hold_alone(choice, mark)? {
+                        return Ok(Claimed::Lost(Vec::new()));
+                    }
+                }
                 Outcome::Lost | Outcome::Missing => return Ok(Claimed::Lost(Vec::new())),
                 Outcome::Unknown => return Ok(Claimed::Unknown),
             }
@@ -119,9 +123,8 @@ impl<'a> Claiming<'a> {
         for choice in reserved {
             match self.reserve(choice)? {
                 Reserved::Own(reservation) => {
-                    let reserved = Some(reservation.clone());
-                    self.hold(choice, LeaseMark { reservation: reserved, ..self.mark(choice) });
-                    if !self.is_free_elsewhere(choice, &reservation)? {
+                    let mark = LeaseMark { reservation: Some(reservation), ..self.mark(choice) };
+                    if !self.hold_alone(choice, mark)? {
                         return Ok(Claimed::Lost(vec![Taken {
                             claim: choice.index,
                             address: choice.address,
@@ -277,20 +280,13 @@ impl<'a> Claiming<'a> {
         Ok(Reserved::Unknown)
     }
 
-    /// Returns whether an address is free in each other pool that has it, now that it is reserved.
-    fn is_free_elsewhere(
-        &mut self,
-        choice: &ChosenAddress<'_>,
-        reservation: &ReservationMark,
-    ) -> Result<bool> {
-        let Self { session, pools, others, .. } = self;
-        for (name, pool) in pools.iter().chain(others.iter()) {
-            let is_other = pool.subnet != choice.subnet && pool.subnet.contains(&choice.address);
-            if is_other && !session.outdate(name, pool, choice.address, reservation)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+    /// Notes what a claim has taken. Returns whether no other pool has given the address, too.
+    fn hold_alone(&mut self, choice: &ChosenAddress<'_>, mark: LeaseMark) -> Result<bool> {
+        let reservation = mark.reservation.clone();
+        self.hold(choice, mark);
+        let Some(own) = reservation else { return Ok(true) };
+        let place = (choice.subnet, choice.address);
+        self.session.is_free_elsewhere([self.pools, self.others], place, &own)
     }
 
     /// Takes a requested address from its holder, if the holder's lease is in the state that was
@@ -299,8 +295,8 @@ impl<'a> Claiming<'a> {
         let replaced = choice.claim.replaces.as_ref().and_then(HeldLease::of_entry);
         let seen = replaced.filter(|seen| !self.session.is_confirmed_since(seen));
         let Some(mut seen) = seen else { return Ok(Outcome::Lost) };
-        if seen.subnet != choice.subnet {
-            let (address, pool) = (choice.address, self.session.pool_of(seen.subnet));
+        if let Some(subnet) = self.held_elsewhere(choice, &seen) {
+            let (address, pool) = (choice.address, self.session.pool_of(subnet));
             let message = format!("{address} is held in the pool {pool}, which overlaps");
             return Err(Error::new(ErrorCode::TAKEN, message)
                 .at(&choice.claim.request.path)
@@ -310,6 +306,16 @@ impl<'a> Claiming<'a> {
         }
         seen.lease.taken = None;
         self.session.confirm(self.owner, &seen)
+    }
+
+    /// Returns another pool that has an entry of an address.
+    fn held_elsewhere(&self, choice: &ChosenAddress<'_>, seen: &HeldLease) -> Option<IpNet> {
+        if seen.subnet != choice.subnet {
+            return Some(seen.subnet);
+        }
+        let mut shown = self.pools.values().chain(self.others.values());
+        let other = shown.find(|pool| pool.subnet != choice.subnet && pool.has(choice.address));
+        other.filter(|_| self.session.overlap_check).map(|pool| pool.subnet)
     }
 
     /// Notes what a claim has taken.

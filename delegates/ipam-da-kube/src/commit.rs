@@ -1,5 +1,7 @@
 //! A commit: claims, then leases that stay, then leases to release.
 
+use std::collections::BTreeMap;
+
 use ipam_kit::Result;
 use ipam_kit::allocate::ledger::{Change, Commit};
 use ipam_kit::allocate::owner_index::now;
@@ -11,6 +13,7 @@ use crate::lease_mark::{LeaseMark, ReservationMark};
 use crate::objects::PoolEntry;
 use crate::patch::Patch;
 use crate::pools_token::{HeldLease, PoolsToken};
+use crate::read_pool::ReadPool;
 use crate::release::expected;
 use crate::session::LeaseSession;
 use crate::stamp::OwnerStamp;
@@ -27,12 +30,13 @@ pub(crate) fn commit(
     change: &Change<'_>,
 ) -> Result<Commit<PoolsToken>> {
     let PoolsToken { held, pools, others, taken, turns } = seen;
-    let claimed = match Claiming::new(session, owner, [pools, others], taken).run(change, turns)? {
+    let shown = [&pools, &others];
+    let claimed = match Claiming::new(session, owner, shown, taken).run(change, turns)? {
         Claimed::Done(claimed) => claimed,
         Claimed::Lost(taken) => return Ok(Commit::Lost { taken, view: None }),
         Claimed::Unknown => return Ok(Commit::Unknown),
     };
-    let kept = match confirm_and_release(session, owner, &held, change) {
+    let kept = match confirm_and_release(session, owner, shown, &held, change) {
         Ok(Outcome::Done(kept)) => kept,
         Ok(Outcome::Unknown) => return Ok(Commit::Unknown),
         Ok(Outcome::Lost | Outcome::Missing) => {
@@ -53,6 +57,7 @@ pub(crate) fn commit(
 fn confirm_and_release(
     session: &mut LeaseSession,
     owner: &Owner,
+    shown: [&BTreeMap<String, ReadPool>; 2],
     held: &[HeldLease],
     change: &Change<'_>,
 ) -> Result<Outcome<Vec<Lease>>> {
@@ -61,9 +66,12 @@ fn confirm_and_release(
         held.iter().find(|held| held.address() == address)
     };
     let mut kept = Vec::new();
-    if !change.keep.is_empty() {
-        session.notes.doubt(owner, Vec::new());
-    }
+    let noted = match change.keep.is_empty() {
+        true => None,
+        false => session.notes.doubt(owner, Vec::new()),
+    };
+    // The note of a claim that was killed is unsure: it may have left other pools unchanged.
+    let noted = noted.filter(|note| note.node == owner.scope.node && session.trusts_notes);
     for lease in &change.keep {
         let Some(mut seen) = held_of(lease).cloned() else { continue };
         // The entry comes first: what a kill leaves is the owner's by the entry.
@@ -72,6 +80,14 @@ fn confirm_and_release(
         }
         match session.confirm(owner, &seen)? {
             Outcome::Done(mark) => {
+                let is_complete = noted.as_ref().is_some_and(|note| note.has_complete(lease));
+                if let Some(own) = mark.reservation.as_ref().filter(|_| !is_complete)
+                    && !session.is_free_elsewhere(shown, seen.place(), own)?
+                {
+                    // As a new claim does: the other holder's DEL deletes the reservation.
+                    session.release(&[HeldLease { mark, ..seen }])?;
+                    return Ok(Outcome::Lost);
+                }
                 kept.push(Lease { revision: mark.to_json(), ..lease.clone() });
             }
             Outcome::Lost | Outcome::Missing => return Ok(Outcome::Lost),
@@ -107,7 +123,7 @@ impl LeaseSession {
             return Ok(true);
         }
         let stamp = OwnerStamp::of(owner, seen.subnet, &self.pod.uid, now(), now());
-        self.notes.remember_claim(owner, stamp.taken, &seen.lease);
+        self.notes.doubt(owner, vec![seen.lease.clone()]);
         let is_replaced = self.replace_id(&stamp, seen)?;
         seen.id = stamp.container;
         Ok(is_replaced)
@@ -124,7 +140,7 @@ impl LeaseSession {
         let mut mark = seen.mark.clone();
         if seen.id != stamp.container {
             // A call that is killed between both objects leaves a reservation that only a note shows.
-            self.notes.remember_claim(owner, taken, &seen.lease);
+            self.notes.doubt(owner, vec![seen.lease.clone()]);
         }
         let outcome = match &seen.mark.reservation {
             Some(reservation) => {

@@ -47,6 +47,26 @@ pub(crate) fn overlapping_pools(
 }
 
 impl LeaseSession {
+    /// Changes each pool that overlaps with the one of an address, as [`LeaseSession::outdate`] does;
+    /// false if the address is taken in one, or if `own`, its reservation, has gone.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub(crate) fn is_free_elsewhere(
+        &mut self,
+        shown: [&BTreeMap<String, ReadPool>; 2],
+        (subnet, address): (IpNet, IpAddr),
+        own: &ReservationMark,
+    ) -> Result<bool> {
+        for (name, pool) in shown.into_iter().flatten() {
+            let is_other = pool.subnet != subnet && pool.subnet.contains(&address);
+            if is_other && !self.outdate(name, pool, address, own)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Changes a pool that overlaps, if an address is still free in it; false if it is taken, or if
     /// `own`, the reservation of the address, has gone.
     ///
@@ -59,7 +79,7 @@ impl LeaseSession {
     ///
     /// # Errors
     /// The server does not answer.
-    pub(crate) fn outdate(
+    fn outdate(
         &mut self,
         name: &str,
         seen: &ReadPool,

@@ -54,6 +54,12 @@ impl OwnerNote {
         Self { node: node.to_owned(), taken, confirmed, leases: Vec::new(), unsure: true }
     }
 
+    /// Returns whether the note shows a lease whose claim was complete.
+    pub(crate) fn has_complete(&self, lease: &Lease) -> bool {
+        let mut noted = self.leases.iter();
+        !self.unsure && noted.any(|noted| noted.address.addr() == lease.address.addr())
+    }
+
     /// Adds a lease, in place of an earlier state of it.
     fn add(&mut self, lease: Lease) {
         self.leases.retain(|noted| noted.address.addr() != lease.address.addr());
@@ -110,13 +116,6 @@ impl OwnerNotes {
             Some(note) => self.write(container, ifname, &note),
             None => self.forget(container, ifname),
         }
-    }
-
-    /// Remembers a lease of another that an owner is about to take, beside those that it has.
-    pub(crate) fn remember_claim(&self, owner: &Owner, taken: u64, lease: &Lease) {
-        let mut note = own_note(self.of(owner), &owner.scope.node);
-        note.add(lease.clone());
-        self.remember(owner, taken, note.leases);
     }
 
     /// Notes a lease before it is released, as the note of a claim does: a call that is killed may

@@ -39,6 +39,11 @@ impl ReadPool {
         entries.map(|(key, allocation)| (key, address_at(self.subnet, key), allocation))
     }
 
+    /// Returns whether the pool has an entry of an address.
+    pub(crate) fn has(&self, address: IpAddr) -> bool {
+        self.entries().any(|(_, shown, _)| shown == Some(address))
+    }
+
     /// Adds the addresses that are taken in this pool, as far as one of `set` may be.
     pub(crate) fn add_taken(&self, set: &RangeSet, taken: &mut BTreeSet<IpAddr>) {
         for (key, address, _) in self.entries() {

@@ -148,6 +148,21 @@ fn a_requested_address_that_another_pool_holds_is_named_and_never_taken_over() {
 }
 
 #[test]
+fn an_address_that_two_pools_name_is_never_taken_over() {
+    let desk = Desk::new(&v094());
+    let requesting = || node(&desk, SUBNET).with_in_pools("requested-ip", "10.1.2.77");
+    requesting().add("c1");
+    // The number of 10.1.2.77.
+    let late = json!({"589": {"id": "late", "podref": "ns/late", "ifname": "eth0"}});
+    desk.objects().create_pool("blue", "10.1.0.0/16", &late);
+    let all = desk.held();
+    let (code, text) = requesting().named("node-2").taking_over(true).call("ADD", "c2").failure();
+    let part = "10.1.2.77 is held in the pool blue-10.1.0.0-16, which overlaps";
+    assert!(code == 102 && text.contains(part), "{code}: {text}");
+    assert_eq!(desk.held(), all);
+}
+
+#[test]
 fn a_range_whose_addresses_a_later_pool_took_is_full() {
     let desk = Desk::new(&v094());
     let (mut narrow, mut wide) = (node(&desk, SUBNET), node(&desk, "10.1.0.0/16"));

@@ -127,7 +127,27 @@ fn pools_that_overlap_are_read_and_changed_along() {
     // A node that knows both lists nothing.
     let later = [GET, get_wide, PATCH, RESERVE, patch_wide];
     counter.assert_sends(&later, || drop(node.add("c2")));
-    counter.assert_sends(&later, || drop(node.add("c3")));
+    let mut result = Value::Null;
+    counter.assert_sends(&later, || result = node.add("c3"));
+    let address = addresses(&result).swap_remove(0);
+    let confirm = reservation("PATCH", &address);
+    counter.assert_sends(&[GET, get_wide, &confirm], || drop(node.add("c3")));
+    // Without a note, the first ADD may have been killed before it changed the other pool.
+    std::fs::remove_file(node.world.path("state/kube/net/owners/c3:eth0")).unwrap();
+    let read = reservation("GET", &address);
+    let again = [GET, get_wide, &read, &confirm, patch_wide];
+    counter.assert_sends(&again, || drop(node.add("c3")));
+}
+
+#[test]
+fn an_ipv6_pool_that_is_new_is_looked_for_under_the_name_of_0_3_too() {
+    let counter = Counter::new(&v094());
+    let node = counter.node("node-1").with_subnets(&["fd00:1::/64"]);
+    let missing = ["fd00-1---64", "fd00-1--64"].map(|name| format!("GET ippools/{name} 404"));
+    let first = [LIST, &missing[0], &missing[1], MAKE, RESERVE];
+    counter.assert_sends(&first, || drop(node.add("c1")));
+    let known = ["GET ippools/fd00-1---64 200", "PATCH ippools/fd00-1---64 200", RESERVE];
+    counter.assert_sends(&known, || drop(node.add("c2")));
 }
 
 #[test]

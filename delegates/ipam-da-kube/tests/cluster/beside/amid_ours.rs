@@ -2,13 +2,14 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use ipam_testkit::kube::Kube;
 use ipam_testkit::node::at_once;
 use ipam_testkit::old::whereabouts::{Call, Whereabouts};
 use ipam_testkit::whereabouts::Release;
-use ipam_testkit::world::full_size;
+use ipam_testkit::world::{full_size, wait};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::beside::{IFNAME, Ours, Site, old_add, old_del, old_given, pod, served};
 use crate::common::relay::{Fate, Relay, no_bug};
@@ -77,6 +78,24 @@ impl Between {
         self.relay.pass();
         let old = *address.lock().unwrap();
         (own, old)
+    }
+
+    /// An ADD of ours that is killed when it has its reservation, and changes the pool that overlaps.
+    fn kill_before_other_pool(&self, container: &str) {
+        let killed = Arc::new(OnceLock::<Pid>::new());
+        let its = killed.clone();
+        self.relay.decide(move |ask| {
+            if ask.method != "PATCH" || !ask.body.contains("outdated") {
+                return Fate::Pass;
+            }
+            kill_process(*its.wait(), Signal::KILL).unwrap();
+            Fate::End
+        });
+        let child = self.ours.start("ADD", container);
+        killed.set(Pid::from_child(&child)).unwrap();
+        assert_eq!(wait(child).exit, None);
+        assert_eq!(self.site.objects.reservations().len(), 1);
+        self.relay.pass();
     }
 
     /// A DEL of ours, with a DEL of the old node before its n-th request, else after it.
@@ -157,25 +176,54 @@ fn ended(old: &Whereabouts, call: Call) -> Option<IpAddr> {
     given
 }
 
+/// When the rest of an old ADD comes, whose entry comes late.
+#[derive(Clone, Copy, PartialEq)]
+enum Rest {
+    /// With the entry, and then its DEL if the ADD fails.
+    AtOnce,
+    /// After our ADD.
+    Later,
+}
+
+/// What was before our ADD.
+#[derive(Clone, Copy, PartialEq)]
+enum Before {
+    Nothing,
+    /// An ADD of the same container, killed before it changed the other pool.
+    Killed,
+}
+
 /// An ADD of an old node has seen that an address is not reserved, and writes its entry later.
 #[test]
 fn an_old_entry_in_a_pool_that_overlaps_comes_before_any_request_of_ours() {
-    late_entry_comes(false);
+    late_entry_comes(Rest::Later, Before::Nothing);
 }
 
 /// The same, and that ADD fails, and its DEL ends, before the same request.
 #[test]
 fn an_old_add_that_fails_and_its_del_come_before_any_request_of_ours() {
-    late_entry_comes(true);
+    late_entry_comes(Rest::AtOnce, Before::Nothing);
 }
 
-/// The late entry comes before a request of ours; with the rest of its ADD, and then its DEL if that
-/// fails, or without.
-fn late_entry_comes(with_rest: bool) {
+/// The same two, where ours repeats an ADD that was killed before it changed the other pool.
+#[test]
+fn an_old_entry_comes_before_any_request_of_an_add_that_repeats_a_killed_one() {
+    late_entry_comes(Rest::Later, Before::Killed);
+}
+
+#[test]
+fn an_old_add_that_fails_and_its_del_come_before_any_request_of_an_add_that_repeats_a_killed_one() {
+    late_entry_comes(Rest::AtOnce, Before::Killed);
+}
+
+/// The late entry comes before a request of ours.
+fn late_entry_comes(rest: Rest, before: Before) {
     for &(release, crds) in reserving() {
         let kube = served(crds);
         at_once(REQUESTS + 3, |number| {
-            let between = Between::new(kube, release, number, ["10.1.2.0/27", RANGE]);
+            // The kill of a chain would leave the delegate to its end.
+            let kind = if before == Before::Killed { 1 } else { number };
+            let between = Between::new(kube, release, kind, ["10.1.2.0/27", RANGE]);
             let Between { site, relay, ours, old } = &between;
             let when = format!("{release:?}: {} before {number}", ours.kind);
             // Both pools exist, and ours knows the other.
@@ -187,11 +235,14 @@ fn late_entry_comes(with_rest: bool) {
             let mut late = old_add(old, "late");
             let look = format!("GET overlappingrangeipreservations/{first} 404");
             assert!(late.any(|step| step == look), "{when}");
+            if before == Before::Killed {
+                between.kill_before_other_pool("ours");
+            }
             let late = Arc::new(Mutex::new((Some(late), None)));
             let (its, its_old) = (late.clone(), old.clone());
             before_request(relay, number, move || {
                 let (call, given) = &mut *its.lock().unwrap();
-                if with_rest {
+                if rest == Rest::AtOnce {
                     *given = call.take().and_then(|call| ended(&its_old, call));
                 } else {
                     call.as_mut().and_then(Call::step);
