@@ -6,6 +6,7 @@ use std::time::Duration;
 use ipam_kit::cni::{Environment, parse_value};
 use ipam_kit::host::Settings;
 use ipam_kit::keys::Key;
+use ipam_kit::text::may_begin_object_names;
 use ipam_kit::{Error, Result};
 use ipam_kube::CredentialsSource;
 use ipam_servers::{ConfigFile, parse_timeout};
@@ -87,19 +88,15 @@ impl KubeConfig {
 /// Reads a name that becomes part of an object's name or path; an empty one counts as absent.
 fn given_name(name: Option<String>, path: &str) -> Result<Option<String>> {
     let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(None) };
-    let inside =
-        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-    let begins_well = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
-    if begins_well && name.len() <= LONGEST && name.bytes().all(inside) {
+    if may_begin_object_names(&name) {
         return Ok(Some(name));
     }
     let message = format!("invalid name {name:?} for an object of Kubernetes");
-    Err(Error::config(path, message)
-        .advise("use lower-case letters, digits, - and ., beginning with a letter or a digit"))
+    Err(Error::config(path, message).advise(
+        "use lower-case letters, digits, - and ., \
+             beginning with a letter or a digit, and at most 200 characters",
+    ))
 }
-
-/// The longest name: that of an object may have 253 characters, with the range in it.
-const LONGEST: usize = 200;
 
 #[cfg(test)]
 mod tests {
@@ -132,6 +129,7 @@ mod tests {
         for (section, start) in [
             (json!({"layout": "blocks"}), "ipam.kube.layout: unknown layout"),
             (json!({"networkName": "Blue"}), "ipam.kube.networkName: invalid name"),
+            (json!({"networkName": "a..b"}), "ipam.kube.networkName: invalid name"),
             (json!({"namespace": "a/b"}), "ipam.kube.namespace: invalid name"),
             (json!({"timeout": "soon"}), "ipam.kube.timeout: invalid duration"),
             (json!({"overlapCheck": "yes"}), "ipam.kube.overlapCheck: "),

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use ipam_kit::cni::parse_value;
+use ipam_kit::text::may_begin_object_names;
 use ipam_kit::{Error, Request, Result};
 use serde_json::{Map, Value};
 
@@ -86,13 +87,10 @@ fn require_file(login: &Written<String>, request: &Request) -> Result<()> {
     Err(place.shown(place.error(format!("expected {expected}, found {value:?}")), expected))
 }
 
-/// The longest name of a network: that of an object has up to 253 characters, with a range in it.
-const LONGEST: usize = 200;
-
 /// The names of objects are this one, `-`, and a range or an address.
 fn checked_name(name: Written<String>) -> Result<String> {
     let Written { value: name, place } = name;
-    if name.len() <= LONGEST && format!("{name}-0").split('.').all(is_label) {
+    if may_begin_object_names(&name) {
         return Ok(name);
     }
     let error = place.error(format!("invalid name {name:?} for an object of Kubernetes"));
@@ -100,14 +98,6 @@ fn checked_name(name: Written<String>) -> Result<String> {
         "use lower-case letters, digits, - and ., \
          beginning with a letter or a digit, and at most 200 characters",
     ))
-}
-
-fn is_label(label: &str) -> bool {
-    let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    !label.is_empty()
-        && label.bytes().all(inside)
-        && !label.starts_with('-')
-        && !label.ends_with('-')
 }
 
 #[cfg(test)]

@@ -221,6 +221,25 @@ mod tests {
     use crate::testing::Call;
 
     #[test]
+    fn a_range_whose_addresses_are_all_excluded_is_an_error_of_its_key() {
+        let lan = |exclude: &[&str]| json!({"range": "10.0.0.0/29", "exclude": exclude});
+        Call::ipam(lan(&["10.0.0.0/30", "10.0.0.4/31"])).ok();
+        for (ipam, place) in [
+            (lan(&["10.0.0.0/8"]), "ipam.range"),
+            (json!({"ipRanges": [lan(&["10.0.0.0/30", "10.0.0.4/30"])]}), "ipam.ipRanges[0]"),
+        ] {
+            for verb in ["ADD", "STATUS"] {
+                let expected = format!("{place}: every address of 10.0.0.1-10.0.0.6 is excluded");
+                let details = Call::ipam(ipam.clone()).verb(verb).err(7, &expected);
+                assert!(details.starts_with("exclude fewer addresses"), "{details}");
+            }
+            Call::ipam(ipam).verb("DEL").ok();
+        }
+        let flat = Call::ipam(json!({})).flat(lan(&["10.0.0.0/8"]));
+        flat.err(7, "FLAT.range: expected a range with an address that is not excluded");
+    }
+
+    #[test]
     fn a_range_of_its_own_comes_first_and_each_gives_one_address() {
         let ipam = json!({
             "ipRanges": [{"range": "10.1.0.0/24", "exclude": ["10.1.0.1"]}, {"range": "fd00::/112"}],

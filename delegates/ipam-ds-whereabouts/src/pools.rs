@@ -1,6 +1,6 @@
 //! The pools of ranges and of requested addresses.
 
-use ipam_kit::pool::Pool;
+use ipam_kit::pool::{Pool, RangeConfig, RangeRules};
 use ipam_kit::{Error, Result};
 
 use crate::range::UsableRange;
@@ -21,7 +21,7 @@ pub(crate) fn pools(
         let pool = match rule {
             OnRequest::Beside => without(range, its)?,
             OnRequest::Instead => match (its.next(), its.next()) {
-                (None, _) => Pool::new(None, vec![range.part(range.first, range.last)]),
+                (None, _) => of_parts(range, vec![range.part(range.first, range.last)])?,
                 (Some(first), None) => first.pool(range),
                 (Some(first), Some(second)) => return Err(second_request(first, second, range)),
             },
@@ -40,7 +40,7 @@ fn without<'a>(
     requested: impl Iterator<Item = &'a RequestInRange> + Clone,
 ) -> Result<Option<Pool>> {
     let holes = requested.clone().map(|requested| requested.address).collect();
-    let pool = Pool::new(None, range.parts_between(holes));
+    let pool = of_parts(range, range.parts_between(holes))?;
     match (&pool, requested.last()) {
         (None, Some(last)) => {
             let error = last.refused(&format!("the only address left in {}", range.place));
@@ -48,6 +48,19 @@ fn without<'a>(
         }
         _ => Ok(pool),
     }
+}
+
+/// A pool of parts of a range. Fails if all of them are excluded: the allocator would name its own
+/// place of the pool.
+fn of_parts(range: &UsableRange, parts: Vec<RangeConfig>) -> Result<Option<Pool>> {
+    let pool = Pool::new(None, parts);
+    let set = pool.as_ref().map(|pool| pool.range_set(RangeRules::ANY, "range"));
+    if let Some(Err(_)) = set {
+        let error = range.place.error(format!("every address of {range} is excluded"));
+        let error = range.place.shown(error, "a range with an address that is not excluded");
+        return Err(error.advise("exclude fewer addresses, or widen the range"));
+    }
+    Ok(pool)
 }
 
 fn second_request(first: &RequestInRange, second: &RequestInRange, range: &UsableRange) -> Error {

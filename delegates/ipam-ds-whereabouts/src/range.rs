@@ -303,14 +303,14 @@ mod tests {
 
     #[test]
     fn excludes_are_masked_and_those_of_another_family_ignored() {
-        let exclude = ["192.168.2.229/30", "192.168.2.236", "0.0.0.0/0", "fd00::/8"];
+        let exclude = ["192.168.2.229/30", "192.168.2.236", "192.168.2.237/29", "fd00::/8"];
         let call = || Call::ipam(json!({"range": "192.168.2.225/28", "exclude": exclude}));
         assert_eq!(
             call().ok()["pools"][0]["ranges"],
             json!([{
                 "subnet": "192.168.2.224/28", "rangeStart": "192.168.2.225",
                 "rangeEnd": "192.168.2.238", "rules": "whereabouts",
-                "exclude": ["192.168.2.228/30", "192.168.2.236/32", "0.0.0.0/0"],
+                "exclude": ["192.168.2.228/30", "192.168.2.236/32", "192.168.2.232/29"],
             }])
         );
         let remarks = call().verb("STATUS").ok()["remarks"].clone();

@@ -81,7 +81,11 @@ impl PoolRequest {
         let this = Self {
             pool: pool.name().map(str::to_owned),
             index: pool.index.unwrap_or(index),
-            set: pool.range_set(RangeRules::ANY, path)?,
+            set: pool.range_set(RangeRules::ANY, path).map_err(|error| match pool.name() {
+                // Its author knows the pool by its name, not by the place among others.
+                Some(name) => error.within(format_args!("pool {name:?}")),
+                None => error,
+            })?,
             requested: pool.requested_ip,
             strategy,
             sticky: sticky(path, pool)?,
@@ -191,6 +195,11 @@ mod tests {
                 r#"prevResult.pools[0].keep: invalid duration "a day""#,
             ),
             (json!([{"ranges": [lan]}, {"ranges": [lan]}]), 7, "prevResult.pools[1]: "),
+            (
+                json!([{"name": "a", "ranges": [{"subnet": "10.0.0.0/24", "exclude": ["10.0.0.0/8"]}]}]),
+                7,
+                r#"pool "a": prevResult.pools[0].ranges: every address of 10.0.0.1-10.0.0.254 is excluded"#,
+            ),
             (
                 json!([{"ranges": [lan], "requested-ip": "10.0.0.1"}]),
                 101,

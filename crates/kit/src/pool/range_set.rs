@@ -68,7 +68,8 @@ impl RangeSet {
             }
         }
         if set.ranges.iter().all(|range| range.segments().is_empty()) {
-            return Err(Error::config(path, format!("every address of {set} is excluded")));
+            return Err(Error::config(path, format!("every address of {set} is excluded"))
+                .advise("add a range, or exclude fewer addresses"));
         }
         Ok(set)
     }

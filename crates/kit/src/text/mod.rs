@@ -54,6 +54,21 @@ pub fn redacted<'a>(text: String, secrets: impl IntoIterator<Item = &'a str>) ->
     })
 }
 
+/// Returns whether the names of Kubernetes objects may begin with a text, then `-`, and a range or an
+/// address: they are domain names of up to 253 bytes.
+pub fn may_begin_object_names(text: &str) -> bool {
+    const LONGEST: usize = 200;
+    text.len() <= LONGEST && format!("{text}-0").split('.').all(is_label)
+}
+
+fn is_label(label: &str) -> bool {
+    let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !label.is_empty()
+        && label.bytes().all(inside)
+        && !label.starts_with('-')
+        && !label.ends_with('-')
+}
+
 /// How many bytes of a secret at the end of a text are more than chance.
 const LEAST: usize = 4;
 
