@@ -118,6 +118,11 @@ impl<S: Store> Node<S> {
         self
     }
 
+    /// Waits longer for its servers: a test of many processes at once does not judge their time.
+    pub fn patient(self) -> Self {
+        self.with("timeout", "50s")
+    }
+
     /// Sets a member of every pool.
     pub fn with_in_pools(mut self, key: &str, value: impl Into<Value>) -> Self {
         let value = value.into();

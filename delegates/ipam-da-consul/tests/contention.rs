@@ -17,7 +17,7 @@ use common::{Node, define, stocked};
 
 /// A worker for each thread: a node of its own, or all on one.
 fn workers(consul: &Consul, pools: &[&str], nodes: usize) -> Vec<Node> {
-    let node = |n| Node::of(consul).named(&format!("node-{n}")).with_pools(pools);
+    let node = |n| Node::of(consul).patient().named(&format!("node-{n}")).with_pools(pools);
     (0..nodes).map(node).collect()
 }
 

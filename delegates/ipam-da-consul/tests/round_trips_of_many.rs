@@ -30,7 +30,7 @@ struct Writers {
 
 impl Writers {
     fn new(relay: &Relay, pool: &str, nodes: usize, workers: usize) -> Self {
-        let node = |n| behind(relay).named(&format!("node-{n}")).with_pools(&[pool]);
+        let node = |n| behind(relay).patient().named(&format!("node-{n}")).with_pools(&[pool]);
         let nodes: Vec<Node> = (0..nodes).map(node).collect();
         let this = Self { nodes, workers, made: AtomicUsize::default(), held: Mutex::default() };
         // The first ADD of each node is a cold one.

@@ -13,7 +13,7 @@ use common::store::{books, holdings, occupy, roomy, usable};
 
 /// A worker for each thread: a node of its own, or all on one.
 fn workers(etcd: &Etcd, subnet: &str, nodes: usize) -> Vec<Node> {
-    let node = |n| Node::of(etcd).named(&format!("node-{n}")).with_subnets(&[subnet]);
+    let node = |n| Node::of(etcd).patient().named(&format!("node-{n}")).with_subnets(&[subnet]);
     (0..nodes).map(node).collect()
 }
 
@@ -66,7 +66,7 @@ fn a_small_pool_is_given_out_to_the_last_address() {
 #[test]
 fn calls_of_one_owner_at_once_agree_on_its_addresses() {
     let etcd = Etcd::start();
-    let node = Node::of(&etcd).with_subnets(&["10.1.0.0/24", "fd00:1::/64"]);
+    let node = Node::of(&etcd).patient().with_subnets(&["10.1.0.0/24", "fd00:1::/64"]);
     assert_agreed(&node, || books(&etcd).len());
     assert_eq!(holdings(&etcd), [""; 0]);
 }

@@ -140,7 +140,7 @@ struct Writers {
 
 impl Writers {
     fn new(etcd: &Etcd, subnet: &str) -> Self {
-        let node = |n| Node::of(etcd).named(&format!("node-{n}")).with_subnets(&[subnet]);
+        let node = |n| Node::of(etcd).patient().named(&format!("node-{n}")).with_subnets(&[subnet]);
         Self { nodes: (0..20).map(node).collect(), made: AtomicUsize::new(0) }
     }
 
