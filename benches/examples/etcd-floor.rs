@@ -2,8 +2,9 @@
 //! `ipam-da-etcd` is compared with:
 //!
 //! ```text
-//! etcd-floor ADD URL OWNER-KEY ADDRESS-KEY VALUE    puts both keys if there is no such owner
-//! etcd-floor DEL URL OWNER-KEY ADDRESS-KEY VALUE    deletes both if there is
+//! etcd-floor ADD URL OWNER-KEY ADDRESS-KEY VALUE     puts both keys if there is no such owner
+//! etcd-floor DEL URL OWNER-KEY ADDRESS-KEY VALUE     deletes both if there is
+//! etcd-floor VERB URL OWNER-KEY POOL-KEY VALUE LINE  reads a pool, then changes a line of it, too
 //! ```
 
 use std::error::Error;
@@ -16,24 +17,68 @@ use tokio::runtime::Builder;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [verb, url, owner, address, value] = &arguments[..] else {
-        return Err("expected: ADD|DEL URL OWNER-KEY ADDRESS-KEY VALUE".into());
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (&[verb, url, owner, address, value], line) = arguments.split_at(arguments.len().min(5))
+    else {
+        return Err("expected: ADD|DEL URL OWNER-KEY ADDRESS-KEY VALUE [LINE]".into());
     };
-    let (expected, writes) = match verb.as_str() {
-        "ADD" => (CompareOp::Equal, [address, owner].map(|key| TxnOp::put(&**key, &**value, None))),
-        _ => (CompareOp::Greater, [address, owner].map(|key| TxnOp::delete(&**key, None))),
-    };
-    let guard = Compare::create_revision(&**owner, expected, 0);
-    let reads = TxnOp::get(&**owner, None);
-    let txn = Txn::new().when([guard]).and_then(writes).or_else([reads]);
-    let answer = Builder::new_current_thread().enable_all().build()?.block_on(async {
+    let is_add = verb == "ADD";
+    let guard_owner = Compare::create_revision(
+        owner,
+        if is_add { CompareOp::Equal } else { CompareOp::Greater },
+        0,
+    );
+    let write_owner =
+        if is_add { TxnOp::put(owner, value, None) } else { TxnOp::delete(owner, None) };
+    let revision = Builder::new_current_thread().enable_all().build()?.block_on(async {
         let mut client = Client::connect([url], None).await?;
-        client.txn(txn).await
+        loop {
+            let (guard, write) = match line {
+                [] if is_add => (None, TxnOp::put(address, value, None)),
+                [] => (None, TxnOp::delete(address, None)),
+                [line, ..] => {
+                    let (seen, next) = changed(&mut client, address, line, is_add).await?;
+                    let guard = Compare::mod_revision(address, CompareOp::Equal, seen);
+                    (Some(guard), TxnOp::put(address, next, None))
+                }
+            };
+            let has_line = guard.is_some();
+            let guards: Vec<Compare> = guard.into_iter().chain([guard_owner.clone()]).collect();
+            let reads = TxnOp::get(owner, None);
+            let txn =
+                Txn::new().when(guards).and_then([write, write_owner.clone()]).or_else([reads]);
+            let answer = client.txn(txn).await?;
+            if answer.succeeded() {
+                let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
+                return Ok::<_, Box<dyn Error>>(revision);
+            }
+            // Else another process has changed the pool first.
+            if !has_line {
+                return Err("the owner is not as expected".into());
+            }
+        }
     })?;
-    if !answer.succeeded() {
-        return Err("the owner is not as expected".into());
-    }
-    let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
     writeln!(std::io::stdout(), "{{\"revision\":{revision}}}")?;
     Ok(())
+}
+
+/// The revision of a pool, and its value with a line more or less.
+async fn changed(
+    client: &mut Client,
+    pool: &str,
+    line: &str,
+    is_add: bool,
+) -> Result<(i64, Vec<u8>), Box<dyn Error>> {
+    let answer = client.get(pool, None).await?;
+    let found = answer.kvs().first().ok_or("there is no such pool")?;
+    let value = found.value();
+    let next = match is_add {
+        true if value.is_empty() => line.as_bytes().to_vec(),
+        true => [value, b"\n", line.as_bytes()].concat(),
+        false => {
+            let lines = value.split(|byte| *byte == b'\n').filter(|its| *its != line.as_bytes());
+            lines.collect::<Vec<_>>().join(&b'\n')
+        }
+    };
+    Ok((found.mod_revision(), next))
 }

@@ -24,10 +24,11 @@ mod times;
 
 use harness::System;
 
-const SYSTEMS: [&System; 7] = [
+const SYSTEMS: [&System; 8] = [
     &local::SYSTEM,
     &etcd::NATIVE,
     &etcd::PRESET,
+    &etcd::WHEREABOUTS,
     &consul::SYSTEM,
     &kube::SYSTEM,
     &ippool::SYSTEM,
@@ -40,7 +41,7 @@ fn main() {
     let known = |name: &String| SYSTEMS.iter().any(|system| system.name == name);
     // `cargo test --benches` starts this program without the option.
     if !options.iter().any(|option| option == "--bench") || !names.iter().all(known) {
-        println!("cargo bench -p ipam-benches [local|etcd|consul|kube|ippool|chain]");
+        println!("cargo bench -p ipam-benches [local|etcd|whereabouts|consul|kube|ippool|chain]");
         return;
     }
     for build in programs::builds() {

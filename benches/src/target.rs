@@ -2,6 +2,7 @@ use crate::caller::Caller;
 use crate::crowd::AT_A_TIME;
 use crate::site::{HELD, Results};
 use crate::table::{self, Row};
+use crate::times::Series;
 
 /// What a system is asked for. Series are given by their names, as in tables.
 #[derive(Clone, Copy)]
@@ -12,7 +13,7 @@ pub enum Target {
     Growth { of: &'static str, most: f64 },
     /// The least number of calls a second, 20 at a time.
     Rate { of: &'static str, least: f64 },
-    /// The same beside another caller's.
+    /// The same beside another caller's, wherever that was measured.
     RateRatio { of: &'static str, to: &'static str, least: f64 },
     /// The most KiB of a caller's process, where the most leases are held.
     Memory { of: &'static str, verbs: &'static [&'static str], most: u64 },
@@ -50,9 +51,12 @@ impl Target {
                 vec![Row::new(what, format!("{rate:.0}"), rate >= least)]
             }
             Self::RateRatio { of, to, least } => {
-                let what = format!("{AT_A_TIME} at a time, {of} a second ≥ {least} × {to}");
-                let found = rates[0].1[of].ratios(&rates[0].1[to]).median();
-                vec![Row::new(what, times(found), found >= least)]
+                let row = |(held, rates): &(usize, Series)| {
+                    let what = format!("{AT_A_TIME} at a time, {of} a second ≥ {least} × {to}");
+                    let found = rates[of].ratios(&rates[to]).median();
+                    Row::new(what + &held_of(*held), times(found), found >= least)
+                };
+                rates.iter().map(row).collect()
             }
             Self::Memory { of, verbs, most } => {
                 let caller = &sites.last().unwrap().callers()[of];
