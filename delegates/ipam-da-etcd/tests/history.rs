@@ -8,13 +8,23 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::net::IpAddr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
 
 use ipam_testkit::etcd::{Cluster, Etcd};
+use ipam_testkit::history::Verb;
 use ipam_testkit::history::cluster::{
-    Lease, Nodes, Store, assert_lost_leases_are_found, assert_planted_double_is_found,
-    assert_released_through_restarts, assert_sound_through_faults,
+    Lease, Nodes, Store, assert_bug_of_old_nodes_is_found, assert_lost_leases_are_found,
+    assert_planted_double_is_found, assert_released_through_restarts, assert_sound_through_faults,
 };
+use ipam_testkit::history::old_nodes::OldNode;
+use ipam_testkit::old::Done;
+use ipam_testkit::old::whereabouts::InEtcd;
 use serde_json::{Map, Value, json};
+
+/// The pools of the network.
+const RANGES: [&str; 2] = ["10.5.0.0/26", "fd05::/120"];
 
 /// What the keys of the network begin with.
 const NETWORK: &str = "/ipam-delegated/networks/net/";
@@ -36,8 +46,8 @@ impl Store for Keys<'_> {
     const NAME: &'static str = "etcd";
 
     fn configure(&self, ipam: &mut Map<String, Value>, endpoints: &[String], timeout: &str) {
-        let sets = json!([[{"subnet": "10.5.0.0/26"}], [{"subnet": "fd05::/120"}]]);
-        ipam.insert("ranges".to_owned(), sets);
+        let sets = RANGES.map(|range| json!([{ "subnet": range }]));
+        ipam.insert("ranges".to_owned(), json!(sets));
         ipam.insert("etcd".to_owned(), json!({"endpoints": endpoints, "timeout": timeout}));
     }
 
@@ -71,7 +81,100 @@ fn no_address_ever_has_two_holders_whatever_happens_to_the_cluster() {
     let cluster = Cluster::start(3);
     let endpoints = cluster.members().iter().map(Etcd::endpoint).collect();
     let nodes = Nodes::new(endpoints, Keys(cluster.member(0)));
-    assert_sound_through_faults(&cluster, &nodes);
+    assert_sound_through_faults(&cluster, &nodes, &[]);
+}
+
+/// What the ids of old nodes' containers begin with.
+const OLD: &str = "old";
+
+/// A node with whereabouts, which knows one member of a cluster, and the first pool.
+struct Whereabouts<'a> {
+    members: &'a [Etcd],
+    number: usize,
+    program: InEtcd,
+}
+
+impl<'a> Whereabouts<'a> {
+    fn new(members: &'a [Etcd], number: usize) -> Self {
+        let program = InEtcd::new(&members[number % members.len()], &json!({"range": RANGES[0]}));
+        Self { members, number, program }
+    }
+
+    /// Ends the session of a call that has not done so, as etcd does after 60 s.
+    fn expire(&self, session: i64) {
+        let is_gone = |member: &Etcd| match member.requests().revoke(session) {
+            Ok(()) => true,
+            Err(error) => error.contains("not found"),
+        };
+        while !self.members.iter().any(is_gone) {
+            sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Waits until all members answer again, so that a request which has failed takes effect no
+    /// more.
+    fn wait_for_members(&self) {
+        while !self.members.iter().all(|member| member.answers().is_ok()) {
+            sleep(Duration::from_millis(100));
+        }
+        sleep(Duration::from_secs(1));
+    }
+}
+
+impl OldNode for Whereabouts<'_> {
+    fn name(&self) -> String {
+        format!("{OLD}{}", self.number)
+    }
+
+    fn call(
+        &self,
+        verb: Verb,
+        container: &str,
+        killed_after: Option<usize>,
+    ) -> Option<Result<Vec<IpAddr>, String>> {
+        let mut call = match verb {
+            Verb::Add => self.program.add(container),
+            Verb::Del => self.program.del(container),
+        };
+        let requests: Vec<Done> = call.by_ref().take(killed_after.unwrap_or(usize::MAX)).collect();
+        let ended = match killed_after {
+            None => Some(call.run()),
+            Some(_) => {
+                drop(call);
+                sleep(Duration::from_millis(100));
+                None
+            }
+        };
+        if matches!(&ended, Some(Err(text)) if !text.contains("Could not allocate")) {
+            self.wait_for_members();
+        }
+        if let Some(Done::Granted { lease, .. }) = requests.first()
+            && !requests.contains(&Done::Revoked)
+        {
+            self.expire(*lease);
+        }
+        ended
+    }
+}
+
+/// Ends the sessions of our calls that were killed in the queue of a mutex, as etcd does after 10 s:
+/// a call that lives is the first of a queue for a moment only, or gets another place.
+fn expire_places(members: &[Etcd], is_over: &Receiver<()>) {
+    let mut first: [(i64, Instant); 2] = [(0, Instant::now()); 2];
+    while is_over.recv_timeout(Duration::from_millis(200)) == Err(RecvTimeoutError::Timeout) {
+        for (range, first) in RANGES.iter().zip(&mut first) {
+            let queue = |member: &Etcd| member.requests().list(&format!("/whereabouts/{range}/"));
+            let queue = members.iter().find_map(|member| queue(member).ok()).unwrap_or_default();
+            let Some(oldest) = queue.iter().min_by_key(|entry| entry.created) else { continue };
+            if first.0 != oldest.created {
+                *first = (oldest.created, Instant::now());
+            } else if oldest.value == "ipam-delegated" && first.1.elapsed().as_millis() > 500 {
+                let session = oldest.key.rsplit('/').next().unwrap();
+                let session = i64::from_str_radix(session, 16).unwrap();
+                members.iter().any(|member| member.requests().revoke(session).is_ok());
+            }
+        }
+    }
 }
 
 /// The values of whereabouts, whose lines our keys explain.
@@ -120,7 +223,8 @@ impl Store for Pools<'_> {
             let node = owner.map_or("", |owner| owner["node"].as_str().unwrap()).to_owned();
             Lease { node, container, address }
         };
-        self.lines().into_iter().map(lease).collect()
+        let ours = self.lines().into_iter().filter(|(_, id)| !id.starts_with(OLD));
+        ours.map(lease).collect()
     }
 
     fn owners(&self) -> Vec<Value> {
@@ -148,7 +252,30 @@ fn no_address_of_a_value_ever_has_two_holders_whatever_happens_to_the_cluster() 
     let cluster = Cluster::start(3);
     let endpoints = cluster.members().iter().map(Etcd::endpoint).collect();
     let nodes = Nodes::new(endpoints, Pools(cluster.member(0)));
-    assert_sound_through_faults(&cluster, &nodes);
+    let old: Vec<Whereabouts<'_>> =
+        (0..3).map(|number| Whereabouts::new(cluster.members(), number)).collect();
+    let old: Vec<&dyn OldNode> = old.iter().map(|node| node as &dyn OldNode).collect();
+    let (end, is_over) = channel();
+    thread::scope(|scope| {
+        let members = cluster.members();
+        scope.spawn(move || expire_places(members, &is_over));
+        let _end: Sender<()> = end;
+        assert_sound_through_faults(&cluster, &nodes, &old);
+    });
+}
+
+#[test]
+fn a_whereabouts_that_takes_no_mutex_is_found() {
+    let server = [Etcd::start()];
+    let nodes = Nodes::new(vec![server[0].endpoint()], Pools(&server[0]));
+    let node = |number| {
+        let mut node = Whereabouts::new(&server, number);
+        node.program = node.program.without_mutex().delay(Duration::from_millis(10));
+        node
+    };
+    let old: Vec<Whereabouts<'_>> = (0..3).map(node).collect();
+    let old: Vec<&dyn OldNode> = old.iter().map(|node| node as &dyn OldNode).collect();
+    assert_bug_of_old_nodes_is_found(&nodes, &old);
 }
 
 #[test]

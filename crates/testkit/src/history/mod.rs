@@ -5,6 +5,7 @@
 //! done its work or not: the owner may hold something from then on, but that proves nothing.
 
 pub mod cluster;
+pub mod old_nodes;
 pub mod site;
 pub mod workload;
 

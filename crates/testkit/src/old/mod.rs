@@ -123,8 +123,10 @@ impl Old {
 /// What a request did, with its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// A lease of so many seconds.
-    Granted(u32),
+    Granted {
+        seconds: u32,
+        lease: i64,
+    },
     /// A lock's key is there now.
     Created(String),
     /// A lock's key was there already.
@@ -145,7 +147,7 @@ pub enum Done {
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Granted(seconds) => write!(f, "grant {seconds}"),
+            Self::Granted { seconds, .. } => write!(f, "grant {seconds}"),
             Self::Created(key) => write!(f, "create {key}"),
             Self::Refused(key) => write!(f, "create {key}: refused"),
             Self::Queued(key) => write!(f, "create {key}: queued"),
@@ -176,6 +178,7 @@ impl Steps {
     }
 
     fn grant(&self, seconds: u32) -> Played<i64> {
-        self.step(|requests| requests.grant(seconds), |_| Done::Granted(seconds))
+        let granted = |lease: &i64| Done::Granted { seconds, lease: *lease };
+        self.step(|requests| requests.grant(seconds), granted)
     }
 }

@@ -89,9 +89,10 @@ impl<'a, M: Member> Faults<'a, M> {
         cluster: &'a Cluster<M>,
         seed: u64,
         kinds: &'static [Fault],
+        every: usize,
         time: Duration,
     ) -> Self {
-        Self { cluster, seed, kinds, every: 250, time }
+        Self { cluster, seed, kinds, every, time }
     }
 
     /// Lets faults come until the work is done and each has come.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use self::faults::{Fault, Faults, Window};
 pub use self::nodes::{Lease, Nodes, Store};
 pub use self::restarts::assert_released_through_restarts;
+use crate::history::old_nodes::OldNode;
 use crate::history::site::{Site, assert_sound, collect_all};
 use crate::history::workload::{Failure, Progress, Report, Workload, now, seed};
 use crate::history::{Call, Verb, has_double, judge, plant_double};
@@ -25,24 +26,53 @@ const RECOVERY: Duration = Duration::from_secs(10);
 /// After this time every DEL that left something open is due for a repetition, by the next ADDs.
 const REPETITION: Duration = Duration::from_secs(65);
 
+/// How many of a thousand calls of old nodes are killed.
+const OLD_KILLS: u64 = 50;
+
+/// After this time a call has waited for something.
+const WAITED: Duration = Duration::from_millis(1_500);
+
 /// Members of the cluster are killed, cut off and stopped all the while: no address ever has two
-/// holders, every call ends, and nothing is left in the end.
+/// holders, every call ends, and nothing is left in the end. Where there are old nodes, half of the
+/// calls are theirs.
 #[track_caller]
-pub fn assert_sound_through_faults(cluster: &Cluster<impl Member>, nodes: &Nodes<impl Store>) {
-    let part = if full_size() { 1 } else { 10 };
+pub fn assert_sound_through_faults(
+    cluster: &Cluster<impl Member>,
+    nodes: &Nodes<impl Store>,
+    old_nodes: &[&dyn OldNode],
+) {
+    let has_old = !old_nodes.is_empty();
+    let part = match (full_size(), has_old) {
+        (true, _) => 1,
+        (false, true) => 20,
+        (false, false) => 10,
+    };
     let began = Instant::now();
-    let workload = workload(part);
+    let all = 20_000 / part;
+    let workload = Workload { operations: if has_old { all / 2 } else { all }, ..workload(part) };
     let (kinds, seconds) = if part == 1 { (Fault::ALL, 3) } else { (Fault::FEW, 1) };
-    let faults = Faults::new(cluster, workload.seed, kinds, Duration::from_secs(seconds));
-    let (mut report, windows) = workload.run_while(nodes, |progress| faults.run(progress));
+    let every = (workload.operations / kinds.len()).min(250);
+    let faults = Faults::new(cluster, workload.seed, kinds, every, Duration::from_secs(seconds));
+    let (mut report, (plays, windows)) = workload.run_while(nodes, |progress| {
+        let faults = |_: &_| faults.run(progress);
+        nodes.turns().play(old_nodes, if has_old { all / 2 } else { 0 }, OLD_KILLS, faults)
+    });
     let met: BTreeSet<Fault> = windows.iter().map(|window| window.fault).collect();
     let faults = format!("{} faults in {:.0?}", windows.len(), began.elapsed());
     say(nodes, &format!("seed {}, {}, {faults}, {report}", workload.seed, nodes.builds()));
     assert!(nodes.is_quiet_within(Duration::from_secs(60)), "processes live on");
     assert!(report.hung.is_empty(), "{:?}", report.hung);
-    assert_excused(&report.failures, &windows);
-    assert!(report.operations() >= workload.operations);
-    assert!(report.kills >= 500 / part, "only {} kills", report.kills);
+    let (calls, kills) = (report.operations() + plays.calls.len(), report.kills + plays.killed);
+    if has_old {
+        let share = plays.share(report.operations());
+        say(nodes, &format!("old nodes: {plays}, {share} % of the calls"));
+        assert!(share >= 40, "only {share} % of the calls are of old nodes");
+        assert!(plays.killed > 0);
+        report.calls.extend(plays.calls);
+    }
+    assert_excused(&report.failures, &windows, has_old);
+    assert!(calls >= all);
+    assert!(kills >= 500 / part, "only {kills} kills");
     assert_eq!(met.into_iter().collect::<Vec<_>>(), kinds, "some fault did not come");
 
     nodes.remember(&windows);
@@ -54,7 +84,7 @@ pub fn assert_sound_through_faults(cluster: &Cluster<impl Member>, nodes: &Nodes
     let later = calm.run(nodes);
     say(nodes, &format!("on a cluster that is whole: {later}"));
     assert!(later.hung.is_empty(), "{:?}", later.hung);
-    assert_excused(&later.failures, &[]);
+    assert_excused(&later.failures, &[], false);
     report.append(later);
     assert_sound(nodes, &report);
     if part == 1 {
@@ -68,12 +98,23 @@ pub fn assert_sound_through_faults(cluster: &Cluster<impl Member>, nodes: &Nodes
     say(nodes, &format!("{:.0?} in all", began.elapsed()));
 }
 
+/// A planted bug of old nodes that gives an address twice is found.
+#[track_caller]
+pub fn assert_bug_of_old_nodes_is_found(nodes: &Nodes<impl Store>, old_nodes: &[&dyn OldNode]) {
+    let workload = Workload { operations: 100, workers: 6, kills: 0, ..workload(10) };
+    let (mut report, (plays, ())) =
+        workload.run_while(nodes, |_| nodes.turns().play(old_nodes, 100, 0, |_| ()));
+    report.calls.extend(plays.calls);
+    let (violations, _) = judge(&report.calls, |call| nodes.settled(call));
+    assert!(has_double(&violations), "{violations:?}");
+}
+
 /// A double that is written into the log of what went well is found.
 #[track_caller]
 pub fn assert_planted_double_is_found(nodes: &Nodes<impl Store>) {
     let workload = Workload { operations: 150, workers: 6, kills: 0, ..workload(10) };
     let mut report = workload.run(nodes);
-    assert_excused(&report.failures, &[]);
+    assert_excused(&report.failures, &[], false);
     assert_sound(nodes, &report);
     plant_double(&mut report.calls);
     let (violations, _) = judge(&report.calls, |call| nodes.settled(call));
@@ -128,12 +169,14 @@ fn say<S: Store>(_: &Nodes<S>, line: &str) {
 }
 
 /// Calls that failed for no good reason: the pool was not full, and the store did not fail to answer
-/// because of what happened to it.
-fn unexcused<'a>(failures: &'a [Failure], windows: &[Window]) -> Vec<&'a Failure> {
+/// because of what happened to it. Where old nodes work, a killed call keeps their lock for longer
+/// than some calls wait.
+fn unexcused<'a>(failures: &'a [Failure], windows: &[Window], has_old: bool) -> Vec<&'a Failure> {
     let recovery = RECOVERY.as_nanos() as u64;
     let troubled = |failure: &Failure| {
         let began = failure.began.saturating_sub(recovery);
-        windows.iter().any(|window| window.meets(began, failure.ended))
+        let has_waited = u128::from(failure.ended - failure.began) > WAITED.as_nanos();
+        has_old && has_waited || windows.iter().any(|window| window.meets(began, failure.ended))
     };
     let excused = |failure: &Failure| match (failure.verb, failure.code) {
         ("ADD", Some(100)) => true,
@@ -144,8 +187,8 @@ fn unexcused<'a>(failures: &'a [Failure], windows: &[Window]) -> Vec<&'a Failure
 }
 
 #[track_caller]
-fn assert_excused(failures: &[Failure], windows: &[Window]) {
-    let unexcused = unexcused(failures, windows);
+fn assert_excused(failures: &[Failure], windows: &[Window], has_old: bool) {
+    let unexcused = unexcused(failures, windows, has_old);
     let some = &unexcused[..unexcused.len().min(3)];
     assert!(some.is_empty(), "{} unexcused failures, as {some:#?}", unexcused.len());
 }

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::builds::Builds;
 use super::faults::Window;
+use crate::history::old_nodes::Turns;
 use crate::history::site::Site;
 use crate::history::workload::Workload;
 use crate::history::{Call, Outcome};
@@ -57,6 +58,7 @@ pub struct Nodes<S> {
     endpoints: Vec<String>,
     store: S,
     windows: Mutex<Vec<Window>>,
+    turns: Turns,
 }
 
 impl<S: Store> Nodes<S> {
@@ -68,7 +70,19 @@ impl<S: Store> Nodes<S> {
             world
         };
         let worlds = (0..NODES).map(|_| world()).collect();
-        Self { worlds, builds, endpoints, store, windows: Mutex::default() }
+        Self {
+            worlds,
+            builds,
+            endpoints,
+            store,
+            windows: Mutex::default(),
+            turns: Turns::default(),
+        }
+    }
+
+    /// Whose turn it is, where old nodes work, too.
+    pub(super) fn turns(&self) -> &Turns {
+        &self.turns
     }
 
     /// Tells whose programs run, for a person who reads the log.
@@ -139,6 +153,7 @@ impl<S: Store> Nodes<S> {
 impl<S: Store> Site for Nodes<S> {
     /// Containers have the same names on all nodes.
     fn call(&self, verb: &str, worker: usize, owner: &str, answer: &Value) -> (Command, Value) {
+        self.turns.wait();
         let (node, container) = match owner {
             "" => (worker % NODES, String::new()),
             owner => Self::place(owner),

@@ -1,6 +1,7 @@
 //! whereabouts with the datastore `etcd`: `pkg/storage/etcd.go` of v0.5.4, which the fork has, too.
 //!
-//! The session is not kept alive, and a wait for the mutex asks again where the program watches.
+//! The session is not kept alive, and a wait for the mutex asks again where the program watches. A
+//! request that fails ends a call as a kill does: the mutex is released by the end of its session.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -26,18 +27,30 @@ pub struct InEtcd {
     requests: Requests,
     range: Range,
     delay: Duration,
+    takes_mutex: bool,
 }
 
 impl InEtcd {
     /// `range`, `range_start`, `range_end` and `exclude` of a section `ipam`.
     #[track_caller]
     pub fn new(etcd: &Etcd, range: &Value) -> Self {
-        Self { requests: etcd.requests(), range: Range::parse(range), delay: Duration::ZERO }
+        Self {
+            requests: etcd.requests(),
+            range: Range::parse(range),
+            delay: Duration::ZERO,
+            takes_mutex: true,
+        }
     }
 
     /// How long it takes before each of its requests.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
+        self
+    }
+
+    /// With a planted bug: it changes pools without the mutex.
+    pub fn without_mutex(mut self) -> Self {
+        self.takes_mutex = false;
         self
     }
 
@@ -59,12 +72,16 @@ impl InEtcd {
     fn call(
         &self,
         container: &str,
-        verb: impl FnOnce(&Program, &str) -> Played<Vec<IpAddr>> + Send + 'static,
+        verb: impl FnOnce(&Program, &str) -> Played<Printed> + Send + 'static,
     ) -> Call {
         let (old, container) = (self.clone(), container.to_owned());
         Call::new(self.requests, self.delay, move |steps| {
             let program = Program { key: old.key(), range: old.range, steps };
-            program.in_turn(|program| verb(program, &container))
+            let printed = match old.takes_mutex {
+                true => program.in_turn(|program| verb(program, &container)),
+                false => verb(&program, &container),
+            };
+            printed?.map_err(Ended::Failed)
         })
     }
 }
@@ -78,9 +95,12 @@ struct Program {
 /// `types.IPReservation`: an address, none where `net.ParseIP` reads none, and an id.
 type Reservation = (Option<IpAddr>, String);
 
+/// What a call prints in the end: addresses, or an error of its own.
+type Printed = Result<Vec<IpAddr>, String>;
+
 impl Program {
     /// `NewETCDIPAM`, `Status`, something, and `Close`, which also ends a call that fails.
-    fn in_turn(&self, act: impl FnOnce(&Self) -> Played<Vec<IpAddr>>) -> Played<Vec<IpAddr>> {
+    fn in_turn(&self, act: impl FnOnce(&Self) -> Played<Printed>) -> Played<Printed> {
         let session = self.steps.grant(SESSION)?;
         let mutex = format!("{}/", self.key);
         let place = format!("{mutex}{session:x}");
@@ -102,31 +122,32 @@ impl Program {
             thread::sleep(if first { Duration::ZERO } else { PAUSE });
         }
         self.steps.get("anykey")?;
-        let result = act(self);
-        if !matches!(result, Err(Ended::Dropped)) {
-            self.steps.delete(&place)?;
-            self.steps.step(|requests| requests.revoke(session), |()| Done::Revoked)?;
-        }
-        result
+        let printed = act(self)?;
+        self.steps.delete(&place)?;
+        self.steps.step(|requests| requests.revoke(session), |()| Done::Revoked)?;
+        Ok(printed)
     }
 
-    fn add(&self, id: &str) -> Played<Vec<IpAddr>> {
+    fn add(&self, id: &str) -> Played<Printed> {
         let mut reserved = self.pool()?;
         let taken: BTreeSet<IpAddr> = reserved.iter().filter_map(|(address, _)| *address).collect();
-        let chosen = self.range.choose(Release::V054, &taken).map_err(Ended::Failed)?;
+        let chosen = match self.range.choose(Release::V054, &taken) {
+            Ok(chosen) => chosen,
+            Err(error) => return Ok(Err(error)),
+        };
         reserved.push((Some(chosen.address), id.to_owned()));
         self.update(&reserved)?;
-        Ok(vec![chosen.address])
+        Ok(Ok(vec![chosen.address]))
     }
 
     /// Releases the first entry of the container.
-    fn del(&self, id: &str) -> Played<Vec<IpAddr>> {
+    fn del(&self, id: &str) -> Played<Printed> {
         let mut reserved = self.pool()?;
         if let Some(first) = reserved.iter().position(|(_, its)| its == id) {
             reserved.swap_remove(first);
             self.update(&reserved)?;
         }
-        Ok(Vec::new())
+        Ok(Ok(Vec::new()))
     }
 
     /// `getRange`: one line without a space, and there is nothing.
