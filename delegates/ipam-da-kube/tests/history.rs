@@ -18,10 +18,10 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::process::Command;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use ipam_testkit::history::old_nodes::{OldNode, Plays, Turns};
 use ipam_testkit::history::site::{self, assert_sound, collect_all};
 use ipam_testkit::history::workload::{Failure, Progress, Random, Workload, now, seed};
 use ipam_testkit::history::{Call, Outcome, has_double, judge, plant_double};
@@ -31,7 +31,7 @@ use ipam_testkit::world::{World, binary, full_size, start, wait};
 use serde_json::{Value, json};
 
 use beside::Site;
-use players::{Plays, play};
+use players::Player;
 
 /// Each network has a range, objects and old nodes of its own: of the old nodes of a network one works at a
 /// time.
@@ -39,8 +39,8 @@ const NETWORKS: usize = 4;
 const NODES: usize = 3;
 const OLD: [Release; 2] = [Release::V094, Release::V07];
 
-/// How many calls ours may be ahead of old nodes.
-const AHEAD: usize = 40;
+/// How many of a thousand calls of old nodes are killed.
+const OLD_KILLS: u64 = 10;
 
 /// How long a server that is ready again may still fail calls.
 const RECOVERY: Duration = Duration::from_secs(10);
@@ -110,24 +110,6 @@ impl Nodes {
 /// The range of a network, which has fewer addresses than owners.
 fn range(network: usize) -> String {
     format!("10.5.{network}.0/27")
-}
-
-/// Half of the calls are old nodes': ours wait for them.
-#[derive(Default)]
-struct Turns {
-    beside: AtomicBool,
-    ours: AtomicUsize,
-    old: AtomicUsize,
-}
-
-impl Turns {
-    fn wait(&self) {
-        let number = self.ours.fetch_add(1, Ordering::Relaxed);
-        let is_ahead = || number > self.old.load(Ordering::Relaxed) + AHEAD;
-        while self.beside.load(Ordering::Relaxed) && is_ahead() {
-            sleep(Duration::from_millis(5));
-        }
-    }
 }
 
 impl site::Site for Nodes {
@@ -212,7 +194,7 @@ fn no_address_ever_has_two_holders_beside_old_nodes_on_a_server_that_is_killed()
     assert!(report.operations() + plays.calls.len() >= 20_000 / part);
     assert!(report.kills >= 500 / part, "only {} kills", report.kills);
     assert!(restarts >= if full_size() { 10 } else { 1 }, "only {restarts} restarts");
-    let share = 100 * plays.calls.len() / (report.operations() + plays.calls.len());
+    let share = plays.share(report.operations());
     assert!(share >= 40, "only {share} % of the calls are of old nodes");
 
     sleep(if part == 1 { REPETITION } else { RECOVERY });
@@ -282,37 +264,25 @@ fn workload(part: usize) -> Workload {
 
 /// Runs the old nodes, while the server is killed again and again.
 fn old_nodes(kube: &Kube, nodes: &Nodes, progress: &Progress) -> (Plays, Vec<Window>) {
-    let lanes = NETWORKS * OLD.len();
-    let share = progress.operations().div_ceil(lanes);
-    let all = Mutex::new(Plays::default());
-    nodes.turns.beside.store(true, Ordering::Relaxed);
-    let windows = thread::scope(|scope| {
-        for lane in 0..lanes {
-            let (network, release) = (lane / OLD.len(), OLD[lane % OLD.len()]);
-            let site = &nodes.sites[network];
-            let old = site.old(release, &range(network));
-            let random = Random(seed() ^ (lane as u64 + 1) << 32);
-            let all = &all;
-            let note = || nodes.turns.old.fetch_add(1, Ordering::Relaxed);
-            scope.spawn(move || play(site, &old, release, share, random, all, note));
-        }
-        restarts(kube, nodes, progress, &all)
+    let lanes = (0..NETWORKS * OLD.len()).map(|lane| {
+        let (network, release) = (lane / OLD.len(), OLD[lane % OLD.len()]);
+        Player::new(&nodes.sites[network], release, &range(network))
     });
-    nodes.turns.beside.store(false, Ordering::Relaxed);
-    (all.into_inner().unwrap(), windows)
+    let lanes: Vec<Player<'_>> = lanes.collect();
+    let lanes: Vec<&dyn OldNode> = lanes.iter().map(|lane| lane as &dyn OldNode).collect();
+    nodes.turns.play(&lanes, progress.operations(), OLD_KILLS, |plays| {
+        restarts(kube, nodes, progress, plays)
+    })
 }
 
 /// Kills the server some twenty times, and the store with it each second time.
 fn restarts(kube: &Kube, nodes: &Nodes, progress: &Progress, plays: &Mutex<Plays>) -> Vec<Window> {
     let (mut windows, mut random) = (Vec::new(), Random(seed() ^ 0x5bf0_3635));
-    let (lanes, times) = (NETWORKS * OLD.len(), if full_size() { 20 } else { 2 });
+    let times = if full_size() { 20 } else { 2 };
     let all = progress.operations();
     loop {
-        let (ended, done) = {
-            let plays = plays.lock().unwrap();
-            (plays.lanes, plays.calls.len())
-        };
-        if ended == lanes || progress.is_over() {
+        let done = plays.lock().unwrap().calls.len();
+        if nodes.turns.working() == 0 || progress.is_over() {
             return windows;
         }
         if done < (2 * windows.len() + 1) * all / (2 * times) {
