@@ -30,6 +30,7 @@ pub mod etcd;
 pub mod fake_grpc;
 pub mod fake_http;
 pub mod fields;
+pub mod fleet;
 pub mod history;
 pub mod kills;
 pub mod kube;
