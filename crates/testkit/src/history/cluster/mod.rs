@@ -29,6 +29,9 @@ const REPETITION: Duration = Duration::from_secs(65);
 /// How many of a thousand calls of old nodes are killed.
 const OLD_KILLS: u64 = 50;
 
+/// How many workers of ours there are beside old nodes. More would only wait for the lock.
+const BESIDE: usize = 12;
+
 /// After this time a call has waited for something.
 const WAITED: Duration = Duration::from_millis(1_500);
 
@@ -49,13 +52,14 @@ pub fn assert_sound_through_faults(
     };
     let began = Instant::now();
     let all = 20_000 / part;
-    let workload = Workload { operations: if has_old { all / 2 } else { all }, ..workload(part) };
+    let (operations, workers) = if has_old { (all / 2, BESIDE) } else { (all, 20) };
+    let workload = Workload { operations, workers, ..workload(part) };
     let (kinds, seconds) = if part == 1 { (Fault::ALL, 3) } else { (Fault::FEW, 1) };
     let every = (workload.operations / kinds.len()).min(250);
     let faults = Faults::new(cluster, workload.seed, kinds, every, Duration::from_secs(seconds));
     let (mut report, (plays, windows)) = workload.run_while(nodes, |progress| {
         let faults = |_: &_| faults.run(progress);
-        nodes.turns().play(old_nodes, if has_old { all / 2 } else { 0 }, OLD_KILLS, faults)
+        nodes.turns().play(old_nodes, all - operations, OLD_KILLS, faults)
     });
     let met: BTreeSet<Fault> = windows.iter().map(|window| window.fault).collect();
     let faults = format!("{} faults in {:.0?}", windows.len(), began.elapsed());
