@@ -29,6 +29,9 @@ pub(crate) struct SeenPool {
 /// Pools by their subnets, as one read showed them.
 pub(crate) type SeenPools = BTreeMap<IpNet, SeenPool>;
 
+/// The values of pools as they are written, by the subnets.
+pub(crate) type PoolTexts = BTreeMap<IpNet, String>;
+
 /// A line that is not a lease. whereabouts takes such a pool for empty, and overwrites it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MalformedLine {
@@ -41,6 +44,14 @@ impl fmt::Display for MalformedLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {} {}", self.number, self.reason)
     }
+}
+
+/// Returns the values of the pools that a change makes others than they were seen.
+pub(crate) fn changed_values(seen: &SeenPools, next: &SeenPools) -> PoolTexts {
+    let changed = next
+        .iter()
+        .filter(|(subnet, pool)| seen.get(*subnet).is_none_or(|before| before.value != pool.value));
+    changed.map(|(subnet, pool)| (*subnet, pool.value.to_text())).collect()
 }
 
 impl PoolValue {

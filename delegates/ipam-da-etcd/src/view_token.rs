@@ -1,6 +1,7 @@
 //! The knowledge of one view, for the commit on it and for the next view.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 
 use ipam_kit::allocate::owner_commit::OwnerGuard;
@@ -16,12 +17,29 @@ pub struct EtcdViewToken {
     pub(crate) compat_writes: CompatWrites,
     /// The pools, in the layout of whereabouts only.
     pub(crate) pools: SeenPools,
+    /// The change that wrote the pools, where they are a guess.
+    pub(crate) guessed_by: Option<ChangeMark>,
 }
 
 impl EtcdViewToken {
     /// Returns the same with another state of the owner.
     pub(crate) fn with(&self, guard: OwnerGuard) -> Self {
         Self { guard, ..self.clone() }
+    }
+}
+
+/// What identifies a change of pools in any store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChangeMark {
+    pub(crate) random: u64,
+    /// Of the values that it wrote.
+    pub(crate) hash: u64,
+    pub(crate) revision: i64,
+}
+
+impl fmt::Display for ChangeMark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}{:016x}", self.random, self.hash)
     }
 }
 

@@ -5,12 +5,12 @@
 mod common;
 
 use ipam_testkit::contention::some;
-use ipam_testkit::etcd::Etcd;
+use ipam_testkit::etcd::{ClusterId, Etcd};
 use ipam_testkit::node::addresses;
 use serde_json::{Value, json};
 
 use common::Node;
-use common::layouts::{BOTH, Old};
+use common::layouts::{BOTH, Old, whereabouts_node};
 use common::rights::{Rights, guarded, node_of};
 use common::store::{roomy, usable};
 
@@ -103,5 +103,91 @@ fn an_add_again_lists_nothing_where_the_token_forbids_an_index() {
         result = node.add("c1");
         let del = requests(&etcd, || drop(node.del_known("c1", &result).success()));
         assert_eq!(del, 1, "{old:?}");
+    }
+}
+
+/// The pool of `whereabouts_node`.
+const POOL: &str = "/whereabouts/10.1.0.0/24";
+
+/// A store of whereabouts with the leases of others, and a node.
+fn whereabouts() -> (Etcd, Node) {
+    let etcd = Etcd::start();
+    let others: Vec<String> = (100..200).map(|n| format!("10.1.0.{n} other")).collect();
+    etcd.put(POOL, &others.join("\n"));
+    let node = whereabouts_node(&etcd);
+    (etcd, node)
+}
+
+#[test]
+fn a_value_of_whereabouts_that_this_node_wrote_last_is_not_read() {
+    let (etcd, node) = whereabouts();
+    let mut result = Value::Null;
+    assert_eq!(requests(&etcd, || drop(node.add("first"))), 2, "nothing is known");
+    assert_eq!(requests(&etcd, || result = node.add("c1")), 1);
+    assert_eq!(addresses(&result), ["10.1.0.3"]);
+    assert_eq!(requests(&etcd, || result["leases"] = node.add("c1")["leases"].clone()), 2, "again");
+    assert_eq!(requests(&etcd, || drop(node.check("c1", &result).success())), 1);
+    assert_eq!(requests(&etcd, || drop(node.del_known("c1", &result).success())), 1);
+    assert_eq!(requests(&etcd, || node.del("c1")), 1, "nothing is held");
+    assert_eq!(requests(&etcd, || node.del("first")), 2, "without a record");
+    let both = whereabouts_node(&etcd).with_subnets(&["10.1.0.0/24", "fd00:1::/64"]);
+    assert_eq!(requests(&etcd, || drop(both.add("c2"))), 2, "one of two values is known");
+    assert_eq!(requests(&etcd, || drop(both.add("c3"))), 1);
+}
+
+#[test]
+fn a_value_of_whereabouts_that_another_has_changed_costs_no_third_request() {
+    let (etcd, node) = whereabouts();
+    let other = whereabouts_node(&etcd).named("node-2");
+    let result = node.add("c1");
+    other.add("c2");
+    let mut late = Value::Null;
+    assert_eq!(requests(&etcd, || late = node.add("c3")), 2);
+    assert_eq!(addresses(&late), ["10.1.0.4"], "the lowest, as without a wrong guess");
+    assert_eq!(requests(&etcd, || drop(node.del_known("c1", &result).success())), 2);
+    assert_eq!(requests(&etcd, || drop(node.del_known("c3", &late).success())), 1, "two in a row");
+    // By hand, and all that this node knows is taken.
+    let mut full: Vec<String> = (2..=254).map(|n| format!("10.1.0.{n} other")).collect();
+    etcd.put(POOL, &full[1..].join("\n"));
+    assert_eq!(requests(&etcd, || drop(node.add("last"))), 2);
+    node.del("last");
+    node.add("last");
+    assert_eq!(node.call("ADD", "none").failure().0, 100);
+    full[0] = "10.1.0.2 last".to_owned();
+    etcd.put(POOL, &full[..252].join("\n"));
+    assert_eq!(addresses(&node.add("c4")), ["10.1.0.254"]);
+}
+
+#[test]
+fn a_value_of_whereabouts_is_known_by_its_mark_and_not_by_its_revision() {
+    let (etcd, node) = whereabouts();
+    let other = whereabouts_node(&etcd).named("node-2");
+    node.add("c1");
+    let snapshot = etcd.snapshot();
+    node.add("lost");
+    let reached = etcd.revision();
+    etcd.restore(&snapshot, ClusterId::Kept);
+    other.add("theirs");
+    assert_eq!(etcd.revision(), reached, "the same revision has another value");
+    assert_eq!(requests(&etcd, || drop(node.add("c2"))), 2);
+    let value = etcd.get(POOL).unwrap();
+    assert!(value.ends_with("\n10.1.0.2 c1\n10.1.0.3 theirs\n10.1.0.4 c2"), "{value}");
+}
+
+#[test]
+fn a_damaged_memory_of_a_value_of_whereabouts_is_ignored() {
+    let (etcd, node) = whereabouts();
+    node.add("c1");
+    let file = node.world.path("state/etcd/values/net.json");
+    let text = std::fs::read_to_string(&file).unwrap();
+    for (container, damaged) in [
+        ("c2", text.replace("10.1.0.199 other", "10.1.0.199 mine!")),
+        ("c3", text[..text.len() / 2].to_owned()),
+        ("c4", "[]".to_owned()),
+    ] {
+        std::fs::write(&file, damaged).unwrap();
+        assert_eq!(requests(&etcd, || drop(node.add(container))), 2, "{container}");
+        let value = etcd.get(POOL).unwrap();
+        assert!(value.contains("10.1.0.199 other\n") && value.contains("10.1.0.2 c1"), "{value}");
     }
 }

@@ -12,17 +12,10 @@ use ipam_testkit::world::{start, wait};
 use serde_json::json;
 
 use common::Node;
-use common::layouts::on;
+use common::layouts::{on, whereabouts_node as node};
 
 const POOL: &str = "/whereabouts/10.1.0.0/24";
 const OWNERS: &str = "/whereabouts/ipam-delegated/owners/";
-
-/// `node-1`, which gives the lowest address as whereabouts does.
-fn node(etcd: &Etcd) -> Node {
-    let node = Node::of(etcd).with_subnets(&["10.1.0.0/24"]).with_in_pools("strategy", "lowest");
-    let cache = node.world.path("results").to_str().unwrap().to_owned();
-    node.with("layout", "whereabouts").with("resultCache", cache)
-}
 
 #[track_caller]
 fn assert_pool(etcd: &Etcd, value: &str) {
@@ -41,6 +34,7 @@ fn add_and_del_leave_the_value_of_whereabouts_and_keys_below_one_of_ours() {
         "/whereabouts/ipam-delegated/latest/net",
         "/whereabouts/ipam-delegated/owners/c1/node-1/net/eth0",
         "/whereabouts/ipam-delegated/owners/c2/node-1/net/eth0",
+        "/whereabouts/ipam-delegated/written/net",
     ];
     assert_eq!(etcd.keys("/"), keys);
     node.del("c1");
@@ -226,22 +220,6 @@ fn while_the_mutex_is_held_nothing_is_written_and_its_end_lets_calls_go_on() {
     });
     assert_pool(&etcd, "10.1.0.2 held\n10.1.0.3 c2");
     assert_eq!(etcd.keys(&format!("{POOL}/")), [""; 0], "no ticket is left");
-}
-
-#[test]
-fn each_call_takes_two_requests_whatever_the_pool_holds() {
-    let etcd = Etcd::start();
-    let node = node(&etcd);
-    let others: Vec<String> = (100..200).map(|n| format!("10.1.0.{n} other")).collect();
-    etcd.put(POOL, &others.join("\n"));
-    let requests = |call: &dyn Fn()| -> u64 { etcd.rpcs_during(call).values().sum() };
-    let mut result = json!(null);
-    assert_eq!(etcd.rpcs_during(|| result = node.add("c1")).values().sum::<u64>(), 2);
-    assert_eq!(requests(&|| drop(node.add("c1"))), 2, "repeated");
-    result["leases"] = node.add("c1")["leases"].clone();
-    assert_eq!(requests(&|| drop(node.check("c1", &result).success())), 1);
-    assert_eq!(requests(&|| drop(node.del_known("c1", &result).success())), 2);
-    assert_eq!(requests(&|| node.del("c1")), 1, "nothing is held");
 }
 
 #[test]

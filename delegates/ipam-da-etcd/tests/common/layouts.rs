@@ -263,6 +263,13 @@ pub fn all(etcd: &Etcd) -> BTreeMap<String, Key> {
     found
 }
 
+/// `node-1` in the layout of whereabouts, which gives the lowest address as that does.
+pub fn whereabouts_node(etcd: &Etcd) -> Node {
+    let node = Node::of(etcd).with_subnets(&["10.1.0.0/24"]).with_in_pools("strategy", "lowest");
+    let cache = node.world.path("results").to_str().unwrap().to_owned();
+    node.with("layout", "whereabouts").with("resultCache", cache)
+}
+
 /// The names and values of all keys, but for those of ours whose values tell a time.
 #[track_caller]
 pub fn shown(etcd: &Etcd) -> BTreeMap<String, String> {

@@ -11,22 +11,29 @@ use ipam_kit::allocate::owner_commit::{OwnerGuard, done, withdrawal, withdrawn};
 use ipnet::IpNet;
 
 use super::WhereaboutsLedger;
-use super::owner_lines::{BareLines, leases_of};
+use super::owner_lines::{BareLines, leases_of, pools_of_index};
 use super::pool_txn::{PoolTxn, owner_unchanged, write_owner};
 use super::pools::pool_of;
 use super::scan::entry_of_line;
 use super::view::pool_views;
+use super::written_values::WrittenValues;
 use crate::owner_leases::{OwnerKeys, read_previous_holders};
 use crate::page::flatten;
-use crate::pool_value::SeenPools;
+use crate::pool_value::{PoolTexts, SeenPools, changed_values};
 use crate::removal::take_off_lost;
 use crate::transport::EtcdAnswer;
 use crate::values::{OwnerState, revision_of};
-use crate::view_token::EtcdViewToken;
+use crate::view_token::{ChangeMark, EtcdViewToken};
 
-/// A change that is ready to be sent: the pools after it, and the address of each claim.
+/// A change that is ready to be sent.
 struct Planned {
+    /// The pools after it.
     next: SeenPools,
+    /// The values that it writes.
+    values: PoolTexts,
+    /// Its mark, if it writes any.
+    mark: Option<ChangeMark>,
+    /// The address of each claim.
     chosen: Vec<IpAddr>,
 }
 
@@ -67,10 +74,13 @@ pub(super) fn commit(
 fn is_of_view(guard: &OwnerGuard, change: &Change<'_>) -> bool {
     let mut leases = [&change.keep, &change.leave, &change.drop].into_iter().flatten();
     leases.all(|lease| {
-        let items = guard.owner_index.iter().flat_map(|seen| &seen.leases);
-        let mut items = items.filter(|item| item.address.addr() == lease.address.addr());
-        let seen = items.next().map(|item| item.since.map(|since| since.revision));
-        seen.map(|since| since.or(guard.revision)) == Some(Some(revision_of(lease)))
+        // Without an index, the view is a guess by a record, whose leases have one revision.
+        let seen = guard.owner_index.as_ref().map_or(guard.revision, |index| {
+            let mut items = index.leases.iter();
+            let item = items.find(|item| item.address.addr() == lease.address.addr())?;
+            item.since.map(|since| since.revision).or(guard.revision)
+        });
+        seen == Some(revision_of(lease))
     })
 }
 
@@ -112,7 +122,9 @@ fn plan(owner: &Owner, seen: &SeenPools, change: &Change<'_>) -> Result<Planned,
         let won = candidates.find(|address| take(&mut next, claim, *address, id));
         chosen.push(won.ok_or(LostPlan::Claim(number))?);
     }
-    Ok(Planned { next, chosen })
+    let values = changed_values(seen, &next);
+    let mark = (!values.is_empty()).then(|| WrittenValues::new_mark(&values));
+    Ok(Planned { next, values, mark, chosen })
 }
 
 /// Takes an address for a container, if it is free or its holder is the one that loses it.
@@ -166,6 +178,8 @@ fn change_txn<'a>(
         }
         writes.push(TxnOp::put(key, owner.scope.node.as_str(), None));
     }
+    guards.extend(token.guessed_by.iter().flat_map(|mark| ledger.written.guards(mark)));
+    writes.extend(planned.mark.iter().map(|mark| ledger.written.write(mark)));
     let lost = |address| {
         let mut replaced = change.claim.iter().filter_map(|claim| claim.replaces.as_ref());
         replaced.any(|entry| entry.lease.address.addr() == address)
@@ -175,8 +189,8 @@ fn change_txn<'a>(
         writes.extend(state.iter().map(|state| write_owner(key, &state.without(lost))));
     }
     let reads = vec![session.keys.read_owner(owner), TxnOp::get(session.keys.latest(), None)];
-    let (keys, seen, next) = (&ledger.keys, &token.pools, &planned.next);
-    PoolTxn { keys, subnets, seen, next, guards, writes, reads }
+    let (keys, seen, values) = (&ledger.keys, &token.pools, &planned.values);
+    PoolTxn { keys, subnets, seen, values, guards, writes, reads }
 }
 
 /// Returns the outcome of a change that was written.
@@ -191,7 +205,7 @@ fn finish(
     planned: &Planned,
     answer: &EtcdAnswer,
 ) -> Result<Commit<EtcdViewToken>> {
-    let Planned { next, chosen } = planned;
+    let Planned { next, values, mark, chosen } = planned;
     if let Err(error) = ledger.session.check_answer(answer) {
         if chosen.is_empty() {
             return Err(error);
@@ -205,6 +219,9 @@ fn finish(
         let indexes = change.claim.iter().map(|claim| claim.request.index);
         let given = indexes.zip(chosen.iter().copied()).collect();
         session.memory.remember_claims(answer, session.client.answering(), given, true);
+    }
+    if let Some(mark) = mark {
+        ledger.written.remember(mark, answer.revision, &token.pools, values);
     }
     ledger.node_turn.end();
     ledger.locks.end(&mut session.client);
@@ -226,12 +243,11 @@ fn withdraw(
             pool.revision = Some(answer.revision);
         }
     }
-    let Ok(Planned { next, chosen }) = plan(owner, &pools, change) else { return Ok(false) };
+    let Ok(planned) = plan(owner, &pools, change) else { return Ok(false) };
     let owner_index = token.guard.owner_index.clone();
     let guard = OwnerGuard { revision: Some(answer.revision), owner_index };
     let token = EtcdViewToken { guard, pools, ..EtcdViewToken::default() };
-    let subnets = subnets_of(change, &chosen);
-    let planned = Planned { next, chosen };
+    let subnets = subnets_of(change, &planned.chosen);
     let txn = change_txn(ledger, owner, &token, change, &planned, &BTreeMap::new(), &subnets);
     let answer = ledger.session.client.write(&txn.transaction(&ledger.locks))?;
     Ok(answer.is_some_and(|answer| answer.response.succeeded()))
@@ -245,6 +261,9 @@ fn report_lost(
     lost: LostPlan,
 ) -> Result<Commit<EtcdViewToken>> {
     let LostPlan::Claim(number) = lost else { return Ok(Commit::Outdated) };
+    if token.guessed_by.is_some() {
+        return Ok(Commit::Outdated);
+    }
     let claim = &change.claim[number];
     let mut taken = Vec::new();
     for address in &claim.candidates {
@@ -280,17 +299,25 @@ fn lost_by_stale_view(
         now.get(*subnet).map(|pool| pool.revision)
             != token.pools.get(*subnet).map(|pool| pool.revision)
     };
-    if let Some(subnet) = subnets.iter().find(raced)
+    if token.guessed_by.is_none()
+        && let Some(subnet) = subnets.iter().find(raced)
         && locks.lose_race(&mut session.client, keys, *subnet)?
     {
         return Ok(Commit::Lost { taken: Vec::new(), view: None });
     }
+    // What a guess did not prove is not known.
     let mut pools = token.pools.clone();
+    pools.retain(|_, _| token.guessed_by.is_none());
     pools.extend(now);
     let held = OwnerKeys::new(&session.keys, owner, found, Vec::new(), BTreeSet::new());
+    if !pools_of_index(&held)?.iter().all(|subnet| pools.contains_key(subnet)) {
+        return Ok(Commit::Lost { taken: Vec::new(), view: None });
+    }
     let leases = [&change.keep, &change.leave, &change.drop];
     let named = leases.into_iter().flatten().map(|lease| lease.address.addr()).collect();
     let leases = leases_of(ledger, owner, &held, &pools, BareLines::Of(&named))?;
+    // A release has to look at every line where the owner's key does not show a lease.
+    let shows_all = !change.claim.is_empty() || !leases.leases.is_empty();
     let session = &mut ledger.session;
     let guard = take_off_lost(session, held.own.as_ref(), leases.guard)?;
     let requests = change.claim.iter().map(|claim| claim.request);
@@ -298,5 +325,6 @@ fn lost_by_stale_view(
     let token = EtcdViewToken { guard, pools, ..EtcdViewToken::default() };
     let view = View { held: leases.leases, sure: true, pools: views, token };
     // Pools whose leases were kept are not in it.
-    Ok(Commit::Lost { taken: Vec::new(), view: Some(view).filter(|_| change.keep.is_empty()) })
+    let view = Some(view).filter(|_| shows_all && change.keep.is_empty());
+    Ok(Commit::Lost { taken: Vec::new(), view })
 }

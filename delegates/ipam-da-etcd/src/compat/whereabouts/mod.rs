@@ -1,10 +1,11 @@
 //! Leases in the layout of whereabouts, which keeps all leases of a pool in one value.
 //!
 //! A value names containers alone, so each owner has a key of ours beside it, as in the other
-//! layouts. A `view` reads the owner's keys and the values of its pools. A `commit` writes the
-//! changed values with the owner's key, in one transaction: while each value is as it was seen, and
-//! while no process of whereabouts has the mutex of a pool (`pool_locks`). Such a process writes
-//! back the whole value that it read, so a release needs the mutex to be free, too.
+//! layouts. A `view` reads the owner's keys and the values of its pools, or guesses them by what
+//! this node wrote last (`written_values`). A `commit` writes the changed values with the owner's
+//! key, in one transaction: while each value is as it was seen, and while no process of whereabouts
+//! has the mutex of a pool (`pool_locks`). Such a process writes back the whole value that it read,
+//! so a release needs the mutex to be free, too.
 
 mod commit;
 mod owner_lines;
@@ -14,6 +15,7 @@ mod pools;
 mod removal;
 mod scan;
 mod view;
+mod written_values;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -27,6 +29,7 @@ use ipnet::IpNet;
 
 use self::pool_locks::PoolQueue;
 use self::pools::ValueKeys;
+use self::written_values::WrittenValues;
 use super::node_turn::NodeTurn;
 use super::owner_hints::OwnerHints;
 use crate::config::EtcdStore;
@@ -41,6 +44,7 @@ use crate::view_token::EtcdViewToken;
 pub(crate) struct WhereaboutsLedger {
     session: EtcdSession,
     keys: ValueKeys,
+    written: WrittenValues,
     hints: OwnerHints,
     locks: PoolQueue,
     node_turn: NodeTurn,
@@ -60,6 +64,7 @@ impl WhereaboutsLedger {
         Ok(Self {
             session,
             keys: ValueKeys::new(&store.prefix),
+            written: WrittenValues::new(&state, &store.prefix, request.network.name()),
             hints: OwnerHints::open(&state, &store.result_cache),
             locks: PoolQueue::default(),
             node_turn: NodeTurn::new(&state, request.deadline),
@@ -121,8 +126,9 @@ pub(crate) fn filled(
 }
 
 impl EtcdLedger for WhereaboutsLedger {
+    /// Tells that a lost race is repeated in order: the next view shows every free address.
     fn claims_in_cursor_order(&self) -> bool {
-        false
+        true
     }
 
     fn view(&mut self, query: &ViewQuery<'_>, _: EtcdViewToken) -> Result<View<EtcdViewToken>> {

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::pool_locks::PoolQueue;
 use super::pools::ValueKeys;
-use crate::pool_value::SeenPools;
+use crate::pool_value::{PoolTexts, SeenPools};
 
 /// A change, made while pools and owners are as they were seen, and no process of whereabouts has
 /// the mutex of a pool.
@@ -16,7 +16,8 @@ pub(super) struct PoolTxn<'a> {
     /// The pools that the change relies on.
     pub(super) subnets: &'a [IpNet],
     pub(super) seen: &'a SeenPools,
-    pub(super) next: &'a SeenPools,
+    /// The values that it writes.
+    pub(super) values: &'a PoolTexts,
     /// Guards of other keys.
     pub(super) guards: Vec<Compare>,
     /// Writes of other keys.
@@ -34,13 +35,11 @@ impl PoolTxn<'_> {
         guards.extend(locks.guards(self.keys, self.subnets));
         reads.extend(locks.reads(self.keys, self.subnets));
         for subnet in self.subnets {
-            let (Some(seen), Some(next)) = (self.seen.get(subnet), self.next.get(subnet)) else {
-                continue;
-            };
+            let Some(seen) = self.seen.get(subnet) else { continue };
             guards.push(self.keys.unchanged(*subnet, seen));
             reads.push(self.keys.read(*subnet));
-            if next.value != seen.value {
-                writes.push(TxnOp::put(self.keys.pool(*subnet), next.value.to_text(), None));
+            if let Some(value) = self.values.get(subnet) {
+                writes.push(TxnOp::put(self.keys.pool(*subnet), value.as_str(), None));
             }
         }
         Txn::new().when(guards).and_then(writes).or_else(reads)

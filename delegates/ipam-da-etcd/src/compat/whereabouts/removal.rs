@@ -16,6 +16,7 @@ use super::pools::pool_of;
 use super::scan::read_owners_of;
 use crate::keys::{EtcdKeys, end_of, plain};
 use crate::page::flatten;
+use crate::pool_value::changed_values;
 use crate::values::{OwnerState, parse_holding};
 
 /// How many entries go in one transaction, which may have 128 operations.
@@ -65,8 +66,8 @@ fn remove_batch(ledger: &mut WhereaboutsLedger, batch: &[Entry]) -> Result<Vec<E
         let (mut guards, writes) = owners.guards_and_writes();
         guards.extend(containers.iter().map(|id| no_newer_owner(&ledger.session.keys, id, &found)));
         let WhereaboutsLedger { session, keys, locks, node_turn, .. } = ledger;
-        let (seen, next, subnets) = (&seen, &next, &subnets[..]);
-        let txn = PoolTxn { keys, subnets, seen, next, guards, writes, reads: Vec::new() };
+        let (seen, values, subnets) = (&seen, &changed_values(&seen, &next), &subnets[..]);
+        let txn = PoolTxn { keys, subnets, seen, values, guards, writes, reads: Vec::new() };
         let Some(answer) = session.client.write(&txn.transaction(locks))? else {
             return Err(may_be_held(gone.iter().map(|entry| entry.lease.address.addr())));
         };

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 use ipam_kit::allocate::ledger::{PoolView, Used, View, ViewQuery};
+use ipam_kit::allocate::owner_commit::OwnerGuard;
 use ipam_kit::allocate::owner_index::LeaseRevision;
 use ipam_kit::allocate::{Lease, Owner, PoolRequest};
 use ipam_kit::cni::Verb;
@@ -31,6 +32,9 @@ pub(super) fn view(
         // Processes of one node would only compete for the value.
         ledger.node_turn.take();
     }
+    if let Some(guess) = guess(ledger, query)? {
+        return Ok(guess);
+    }
     let own = ledger.session.keys.read_owner(query.owner);
     let subnets = subnets_of(ledger, query);
     let (owners, mut pools) = ledger.read(vec![own], subnets)?;
@@ -50,6 +54,40 @@ pub(super) fn view(
     let token = EtcdViewToken { guard, pools, ..EtcdViewToken::default() };
     // Every read of ours is linearizable: what it does not show is not there.
     Ok(View { held: held.leases, sure: true, pools: views, token })
+}
+
+/// Guesses a view by the values that this node wrote last: the owner of an ADD holds nothing, and
+/// that of a DEL the leases of the record. `None` if something must be read.
+fn guess(ledger: &WhereaboutsLedger, query: &ViewQuery<'_>) -> Result<Option<View<EtcdViewToken>>> {
+    let session = &ledger.session;
+    // A store that was set back will be refused, so nothing is written to it.
+    if !query.may_guess || (!session.accepts_any_store && session.memory.is_set_back()) {
+        return Ok(None);
+    }
+    let mut guard = OwnerGuard::default();
+    if query.requests.is_empty() {
+        let Some(written) = LeaseRevision::of_all(query.known) else { return Ok(None) };
+        guard.revision = Some(written.revision);
+    } else if query.requests.iter().any(|request| request.requested.is_some())
+        || !ledger.hints.of(query.owner)?.is_empty()
+    {
+        return Ok(None);
+    }
+    let sets = query.requests.iter().filter_map(|request| request.set.as_ref());
+    let subnets = sets.flat_map(pools_of).chain(query.known.iter().map(pool_of)).collect();
+    let Some((pools, mark)) = ledger.written.read(&subnets) else { return Ok(None) };
+    let mut views = pool_views(session, query.requests, &pools);
+    for (view, request) in views.iter_mut().zip(query.requests) {
+        // That all addresses are taken has to be read.
+        if let Used::All(taken) = std::mem::take(&mut view.used) {
+            let ranges = request.set.iter().flat_map(|set| set.ranges());
+            let windows = ranges.map(|range| (range.start(), range.end())).collect();
+            view.used = Used::Windows(windows, taken);
+        }
+    }
+    let guessed_by = Some(mark);
+    let token = EtcdViewToken { guard, pools, guessed_by, ..EtcdViewToken::default() };
+    Ok(Some(View { held: query.known.to_vec(), sure: false, pools: views, token }))
 }
 
 /// Returns the pools to read: those of the request or of the record, else those of the network.

@@ -1,0 +1,113 @@
+//! This node's memory of the values that it wrote last, which saves a call the read.
+//!
+//! A revision alone proves no value: a store that was restored from a backup reaches it again, with
+//! another value. So each change of pools also writes a mark into a key of ours: a random number
+//! and a hash of the values. A guess requires the mark, and that its key and those of the pools
+//! still have the revision of that change. The mark of a damaged file is in no store.
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+
+use etcd_client::{Compare, CompareOp, TxnOp};
+use ipam_kit::cni::NetworkName;
+use ipam_kit::host::{StateDir, StateFile};
+use ipnet::IpNet;
+use log::debug;
+use serde::{Deserialize, Serialize};
+
+use crate::keys::full_key;
+use crate::memory;
+use crate::pool_value::{PoolTexts, PoolValue, SeenPool, SeenPools};
+use crate::view_token::ChangeMark;
+
+/// How many bytes of values are remembered at most.
+const LARGEST: usize = 512 * 1024;
+
+/// The values of a network's pools, as this node wrote them last.
+#[derive(Debug)]
+pub(super) struct WrittenValues {
+    /// The key of the mark.
+    key: String,
+    file: StateFile,
+}
+
+/// The latest change of a network's pools by this node.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct LatestChange {
+    random: u64,
+    revision: i64,
+    /// The values that it wrote; none if a wrong guess is likely.
+    values: PoolTexts,
+}
+
+impl WrittenValues {
+    pub(super) fn new(state: &StateDir, prefix: &str, network: &NetworkName) -> Self {
+        let folder = memory::folder(state).join("values");
+        Self {
+            key: full_key(prefix, "/ipam-delegated/written/NETWORK", network),
+            file: StateFile::at(folder.join(format!("{network}.json"))),
+        }
+    }
+
+    /// Returns pools as this node wrote them last, with the mark of that change; `None` if it does
+    /// not know all of them.
+    pub(super) fn read(&self, subnets: &BTreeSet<IpNet>) -> Option<(SeenPools, ChangeMark)> {
+        let LatestChange { random, revision, values } = self.file.read();
+        let mut pools = SeenPools::new();
+        for subnet in subnets {
+            let value = PoolValue::parse(values.get(subnet)?.as_bytes()).ok()?;
+            pools.insert(*subnet, SeenPool { value, revision: Some(revision) });
+        }
+        (!pools.is_empty()).then(|| (pools, ChangeMark { random, revision, hash: hash(&values) }))
+    }
+
+    /// Guards a change by the mark of the one that wrote its values.
+    pub(super) fn guards(&self, mark: &ChangeMark) -> [Compare; 2] {
+        [
+            Compare::value(&*self.key, CompareOp::Equal, mark.to_string()),
+            Compare::mod_revision(&*self.key, CompareOp::Equal, mark.revision),
+        ]
+    }
+
+    /// Returns the mark of a new change, whose revision is unknown yet.
+    pub(super) fn new_mark(values: &PoolTexts) -> ChangeMark {
+        let random = RandomState::new().build_hasher().finish();
+        ChangeMark { random, revision: 0, hash: hash(values) }
+    }
+
+    /// Writes a mark.
+    pub(super) fn write(&self, mark: &ChangeMark) -> TxnOp {
+        TxnOp::put(&*self.key, mark.to_string(), None)
+    }
+
+    /// Remembers a change that was made at a revision. Values that other nodes change, too, are not
+    /// remembered until this node has made two changes in a row: a wrong guess sends them in vain.
+    pub(super) fn remember(
+        &self,
+        mark: &ChangeMark,
+        revision: i64,
+        seen: &SeenPools,
+        values: &PoolTexts,
+    ) {
+        let size: usize = values.values().map(String::len).sum();
+        let remembered = self.file.change(|latest: &mut LatestChange| {
+            let is_own = |subnet: &IpNet| {
+                let before = seen.get(subnet).and_then(|pool| pool.revision);
+                latest.revision == 0 || before.is_none_or(|before| before == latest.revision)
+            };
+            let is_likely = size <= LARGEST && values.keys().all(is_own);
+            let values = if is_likely { values.clone() } else { PoolTexts::new() };
+            *latest = LatestChange { random: mark.random, revision, values };
+        });
+        if let Err(error) = remembered {
+            debug!("cannot write {}: {error}", self.file.path().display());
+        }
+    }
+}
+
+fn hash(values: &PoolTexts) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    values.hash(&mut hasher);
+    hasher.finish()
+}
