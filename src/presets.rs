@@ -279,6 +279,8 @@ pub const WHEREABOUTS_DIFFERENCES: &[&str] = &[
      accepts anyone's.",
     "DEL fails while the API server does not answer, and the runtime repeats it; whereabouts \
      succeeds and leaves the address held.",
+    "In etcd, DEL releases what one interface holds, and owners are in keys below \
+     `ipam-delegated/`; whereabouts releases the first address of the container.",
     "CHECK, GC and STATUS work; whereabouts has no CHECK, and its GC and STATUS do nothing.",
     "Errors are `node_slice_size`, the `ipamtype` of another store in a provider file, `etcd_host` \
      beside a kubeconfig unless `datastore` says where the leases are, and a malformed value in \

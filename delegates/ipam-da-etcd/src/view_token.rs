@@ -28,7 +28,7 @@ impl EtcdViewToken {
     }
 }
 
-/// What identifies a change of pools in any store.
+/// The mark of one change of pools, which no other change has, in any store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChangeMark {
     pub(crate) random: u64,

@@ -147,8 +147,8 @@ fn the_mutex_of_a_killed_call_runs_out_and_ours_waits_for_it() {
     assert_eq!(held(&etcd, &old), holdings([("ours", &own[..])]));
 }
 
-/// Recorded of the fork (whereabouts-fork-004, 008, 017, 019, 021): what is in etcd afterwards, and
-/// what ours leaves instead where it differs.
+/// Recorded of the fork (whereabouts-fork-004, 008, 017, 019, 021, 025): what is in etcd
+/// afterwards, and what ours leaves instead where it differs.
 #[test]
 fn what_the_fork_left_in_etcd_is_left_by_the_preset_but_for_these() {
     let etcd = Etcd::start();
@@ -172,6 +172,14 @@ fn what_the_fork_left_in_etcd_is_left_by_the_preset_but_for_these() {
     // The fork releases the first of the container, here that of eth0.
     assert_eq!(play(json!({}), &interfaces), "192.168.1.1 dummy-0");
     assert_eq!(play(json!({}), &[("ADD", "c1", "eth0"), ("DEL", "c1", "eth0")]), "");
+
+    // The fork gives the broadcast address, too.
+    let mut ours = preset(&etcd, "192.168.2.0/30");
+    let bounds = json!({"range_start": "192.168.2.2", "range_end": "192.168.2.3"});
+    ours.network["ipam"].as_object_mut().unwrap().extend(bounds.as_object().unwrap().clone());
+    ours.add("a");
+    assert_eq!(ours.call("ADD", "b").failure().0, 100);
+    assert_eq!(etcd.get("/whereabouts/192.168.2.0/30").as_deref(), Some("192.168.2.2 a"));
 
     // The fork takes this for empty, and overwrites it.
     let ours = preset(&etcd, "192.168.2.225/28");

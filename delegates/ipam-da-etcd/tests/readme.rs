@@ -142,6 +142,44 @@ fn the_old_commands_show_every_lease() {
 }
 
 #[test]
+fn the_commands_show_the_keys_of_whereabouts_and_the_role_is_enough() {
+    let etcd = Etcd::builder().flag("--bcrypt-cost=4").start();
+    let shell = shell_of(&etcd);
+    etcd.put("/whereabouts/10.214.0.0/16", "10.214.0.2 3f9c1e");
+    let mut network = network(&shell, &etcd, "rack1-7");
+    network["ipam"]["etcd"]["layout"] = json!("whereabouts");
+    network["args"] = json!({"cni": {"ips": ["10.214.0.7"]}});
+    shell.call("ipam-da-etcd", "ADD", "77ab02", &network).success();
+    shell.try_all(&layouts().commands_of("whereabouts", "etcdctl"));
+    for key in etcd.keys("/") {
+        assert!(layouts().section("whereabouts").contains(&format!("| `{key}` |")), "{key}");
+    }
+    for (role, code) in [("whereabouts", None), ("alone", Some(103))] {
+        let pools = ["--prefix=true", "readwrite", "/whereabouts/10.214.0.0/16"];
+        let user = format!("{role}-user");
+        if code.is_some() {
+            etcd.etcdctl(&["role", "add", role]);
+            etcd.etcdctl(&[&["role", "grant-permission", role][..], &pools].concat());
+        }
+        etcd.etcdctl(&["user", "add", &format!("{user}:secret")]);
+        etcd.etcdctl(&["user", "grant-role", &user, role]);
+    }
+    demand_rights(&etcd);
+    for (user, code) in [("alone-user", Some(103)), ("whereabouts-user", None)] {
+        network["ipam"]["etcd"]["username"] = json!(user);
+        network["ipam"]["etcd"]["password"] = json!("secret");
+        network["args"] = Value::Null;
+        for verb in ["ADD", "DEL"] {
+            let outcome = shell.call("ipam-da-etcd", verb, "c1", &network);
+            match code {
+                Some(code) => assert_eq!(outcome.failure().0, code, "{verb}"),
+                None => drop(outcome.success()),
+            }
+        }
+    }
+}
+
+#[test]
 fn a_section_is_read_beside_the_keys_of_an_older_plugin() {
     let etcd = Etcd::start();
     let shell = shell_of(&etcd);

@@ -43,9 +43,8 @@ impl Datastore {
     ///
     /// # Errors
     /// Code 7: the file of a provider or a key names a store that is not served yet, and the error
-    /// the delegate that will; or the store is ambiguous. A release ends by a provider alone: old
-    /// configurations may have keys of a store that whereabouts has left since, and runtimes
-    /// remember them.
+    /// the delegate that will; or the store is ambiguous. A release ends by a provider or by an
+    /// ambiguous store: the wrong one holds nothing, and would answer that all is released.
     pub(crate) fn read(
         ipam: &Value,
         keys: &mut MergedKeys<'_, StoreKeys>,
@@ -55,7 +54,7 @@ impl Datastore {
             refuse_provider(&file, tolerance)?;
         }
         tolerance.allow(refuse_slices(keys))?;
-        tolerance.allow(Self::named_by(ipam, keys))
+        Self::named_by(ipam, keys)
     }
 
     fn named_by(ipam: &Value, keys: &mut MergedKeys<'_, StoreKeys>) -> Result<Self> {
@@ -156,7 +155,7 @@ mod tests {
         ] {
             assert_eq!(store_of(call), ["etcd"]);
         }
-        for verb in ["ADD", "CHECK", "STATUS"] {
+        for verb in ["ADD", "CHECK", "STATUS", "DEL", "GC"] {
             let start = "ipam.etcd_host: a kubeconfig is named, too";
             let details = Call::ipam(host()).verb(verb).err(7, start);
             assert!(details.contains("set datastore"), "{details}");

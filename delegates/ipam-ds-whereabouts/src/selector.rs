@@ -128,7 +128,6 @@ mod tests {
             (json!({"network_name": 5}), none()),
             (json!({"enable_overlapping_ranges": "no"}), none()),
             (json!({"datastore": 5}), none()),
-            (json!({"etcd_host": "etcd:2379"}), none()),
             (json!({"node_slice_size": "/26"}), none()),
             (json!({"node_slice_size": 26}), none()),
             (json!({"configuration_path": 5}), none()),
@@ -138,7 +137,6 @@ mod tests {
             (none(), json!({"network_name": 5})),
             (none(), json!({"network_name": "Blue"})),
             (none(), json!({"kubernetes": "/k"})),
-            (none(), json!({"etcd_host": "etcd:2379"})),
             (none(), json!({"node_slice_size": "/26"})),
         ] {
             let shown = format!("{ipam} {flat}");

@@ -81,8 +81,8 @@ impl WrittenValues {
         TxnOp::put(&*self.key, mark.to_string(), None)
     }
 
-    /// Remembers a change that was made at a revision. Values that other nodes change, too, are not
-    /// remembered until this node has made two changes in a row: a wrong guess sends them in vain.
+    /// Remembers a change that was made at a revision. A wrong guess sends a value once more: after
+    /// another node's change, only the second change of this node in a row is remembered.
     pub(super) fn remember(
         &self,
         mark: &ChangeMark,
