@@ -42,6 +42,12 @@ pub fn is_unauthorized(error: &Error) -> bool {
     error.source().is_some_and(|cause| cause.is::<Unauthorized>())
 }
 
+/// Whether an error says that the server denied the request (403): the caller lacks a right, or a rule
+/// of admission forbids it.
+pub fn is_forbidden(error: &Error) -> bool {
+    error.source().is_some_and(|cause| cause.is::<Forbidden>())
+}
+
 /// Whether an error says that the server does not serve the kind (404): its custom resource definition
 /// is not installed, or the server is another one.
 pub fn is_unserved(error: &Error) -> bool {
@@ -54,6 +60,10 @@ const TOO_LARGE: [&str; 2] = ["request is too large", "trying to send message la
 /// The server's words about credentials that it rejects.
 #[derive(Debug)]
 struct Unauthorized(String);
+
+/// The server's words about a request that it denies.
+#[derive(Debug)]
+struct Forbidden(String);
 
 /// The server's words about a kind that it does not serve.
 #[derive(Debug)]
@@ -183,7 +193,8 @@ impl<'a> RequestContext<'a> {
     }
 
     fn forbidden(&self, status: &ApiStatus) -> Error {
-        let error = self.error("denied the request (403)", status);
+        let said = self.secrets.shown(status.message.as_bytes());
+        let error = self.fault("denied the request (403)").caused_by(Forbidden(said));
         match status.user() {
             Some("system:anonymous") => error.advise(format!(
                 "the API server treated the request as anonymous: configure credentials that it accepts; sent: {}",
@@ -249,6 +260,14 @@ impl fmt::Display for Unauthorized {
 }
 
 impl StdError for Unauthorized {}
+
+impl fmt::Display for Forbidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl StdError for Forbidden {}
 
 impl fmt::Display for Unserved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
