@@ -10,10 +10,11 @@ use std::process::{Command, Stdio};
 use ipam_testkit::world::{World, binary, host_local, with, without};
 use serde_json::{Value, json};
 
-const SELECTORS: [&str; 5] = [
+const SELECTORS: [&str; 6] = [
     "ipam-ds-static",
     "ipam-ds-nomad",
     "ipam-ds-kube-node",
+    "ipam-ds-kube-pod",
     "ipam-ds-node-annotation",
     "ipam-ds-whereabouts",
 ];
@@ -247,6 +248,7 @@ fn every_delegate_of_ours_says_which_keys_it_reads() {
                 "ipam-ds-static" => ("ranges", json!("subnet")),
                 "ipam-ds-nomad" => ("nomad", json!("tokenFile")),
                 "ipam-ds-kube-node" => ("routes", json!("dst")),
+                "ipam-ds-kube-pod" => ("pod", json!("sticky")),
                 "ipam-ds-node-annotation" => ("annotation", Value::Null),
                 "ipam-ds-whereabouts" => ("addresses", json!("gateway")),
                 "ipam-da-local" => ("dataDir", Value::Null),
