@@ -268,7 +268,7 @@ delegates_of() {
     etcd | host-etcd) echo ipam-ds-static ipam-da-etcd ;;
     kube-node) echo ipam-ds-kube-node ipam-da-local ;;
     node-annotation) echo ipam-ds-node-annotation ipam-da-local ;;
-    whereabouts) echo ipam-ds-whereabouts ipam-da-kube ;;
+    whereabouts) echo ipam-ds-whereabouts ipam-ds-kube-pod ipam-da-kube ;;
     esac
 }
 

@@ -89,10 +89,15 @@ const NODE_ANNOTATION: Preset = Preset {
 const WHEREABOUTS: Preset = Preset {
     name: "whereabouts",
     chains: &[
+        PresetChain { when: filled(&[POD, DATASTORE_ETCD, ETCD_HOST]), ..OF_PODS_IN_ETCD },
         IN_ETCD,
-        PresetChain { when: filled(&[ChainCondition::Has("datastore")]), ..IN_KUBERNETES },
-        PresetChain { when: filled(&[ChainCondition::Has("kubernetes")]), ..IN_KUBERNETES },
-        PresetChain { when: filled(&[ChainCondition::Has("etcd_host")]), ..IN_ETCD },
+        PresetChain { when: filled(&[POD, DATASTORE]), ..OF_PODS_IN_KUBERNETES },
+        PresetChain { when: filled(&[DATASTORE]), ..IN_KUBERNETES },
+        PresetChain { when: filled(&[POD, LOGIN]), ..OF_PODS_IN_KUBERNETES },
+        PresetChain { when: filled(&[LOGIN]), ..IN_KUBERNETES },
+        PresetChain { when: filled(&[POD, ETCD_HOST]), ..OF_PODS_IN_ETCD },
+        PresetChain { when: filled(&[ETCD_HOST]), ..IN_ETCD },
+        OF_PODS_IN_KUBERNETES,
         IN_KUBERNETES,
     ],
     has_default_location: true,
@@ -110,11 +115,29 @@ const IN_KUBERNETES: PresetChain = PresetChain {
 };
 
 const IN_ETCD: PresetChain = PresetChain {
-    when: filled(&[ChainCondition::Is("datastore", "etcd"), ChainCondition::Has("etcd_host")]),
+    when: filled(&[DATASTORE_ETCD, ETCD_HOST]),
     delegates: &["ipam-ds-whereabouts", "ipam-da-etcd"],
     settings: &[("rangeRules", r#""host-local""#)],
     sets: &["etcd"],
 };
+
+/// Without a section `pod` no pod chooses anything, and a third process would cost time for nothing.
+const OF_PODS_IN_KUBERNETES: PresetChain = PresetChain {
+    when: POD,
+    delegates: &["ipam-ds-whereabouts", "ipam-ds-kube-pod", "ipam-da-kube"],
+    ..IN_KUBERNETES
+};
+
+const OF_PODS_IN_ETCD: PresetChain = PresetChain {
+    delegates: &["ipam-ds-whereabouts", "ipam-ds-kube-pod", "ipam-da-etcd"],
+    ..IN_ETCD
+};
+
+const POD: ChainCondition = ChainCondition::Has("pod");
+const DATASTORE: ChainCondition = ChainCondition::Has("datastore");
+const DATASTORE_ETCD: ChainCondition = ChainCondition::Is("datastore", "etcd");
+const LOGIN: ChainCondition = ChainCondition::Has("kubernetes");
+const ETCD_HOST: ChainCondition = ChainCondition::Has("etcd_host");
 
 /// By the keys of `ipam` and of whereabouts' flat file.
 const fn filled(all: &'static [ChainCondition]) -> ChainCondition {

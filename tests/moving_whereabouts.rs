@@ -16,7 +16,8 @@ use ipam_testkit::whereabouts::{Objects, Release};
 use ipam_testkit::world::{Outcome, until};
 use serde_json::{Value, json};
 
-const PROGRAMS: [&str; 3] = ["ipam-delegated", "ipam-ds-whereabouts", "ipam-da-kube"];
+const PROGRAMS: [&str; 4] =
+    ["ipam-delegated", "ipam-ds-whereabouts", "ipam-ds-kube-pod", "ipam-da-kube"];
 
 const OLD_PROGRAM: &str = "#!/bin/sh\nexit 1\n";
 

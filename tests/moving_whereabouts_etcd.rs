@@ -19,7 +19,13 @@ fn node(etcd: &Etcd) -> Node {
     let original = temp.path().join("whereabouts");
     fs::write(&original, "#!/bin/sh\nexit 1\n").unwrap();
     fs::set_permissions(&original, fs::Permissions::from_mode(0o755)).unwrap();
-    let programs = ["ipam-delegated", "ipam-ds-whereabouts", "ipam-da-etcd", "ipam-da-kube"];
+    let programs = [
+        "ipam-delegated",
+        "ipam-ds-whereabouts",
+        "ipam-ds-kube-pod",
+        "ipam-da-etcd",
+        "ipam-da-kube",
+    ];
     let variables = [("ETCDCTL_API", "3"), ("ETCDCTL_ENDPOINTS", &*etcd.url())];
     let page = Page::read("docs/moving/whereabouts-etcd.md");
     Node::new(page, "whereabouts", &original, &programs).with_server(

@@ -20,7 +20,7 @@ fn site() -> Site {
 
 fn with_delegates(site: Site) -> Site {
     site.package(NAME, "the plugin");
-    for delegate in ["ipam-ds-whereabouts", "ipam-da-kube"] {
+    for delegate in ["ipam-ds-whereabouts", "ipam-ds-kube-pod", "ipam-da-kube"] {
         site.program(delegate, "#!/bin/sh\n");
     }
     site
