@@ -8,7 +8,7 @@ use ipam_kit::allocate::ledger::{PoolView, Used, View, ViewQuery};
 use ipam_kit::pool::RangeSet;
 
 use crate::folder::{Cursor, LockedFolder};
-use crate::index::{LeaseIndex, Stamp, is_plain};
+use crate::index::{CompleteIndex, LeaseIndex, is_plain};
 use crate::lease_file::LeaseFile;
 use crate::owner_lookup::OwnerLookup;
 
@@ -16,8 +16,8 @@ use crate::owner_lookup::OwnerLookup;
 #[derive(Debug)]
 pub struct FolderView {
     pub(crate) folder: LockedFolder,
-    /// The stamp of the index; `None` if the index is incomplete and cannot be rebuilt.
-    pub(crate) stamp: Option<Stamp>,
+    /// The index; `None` if it is incomplete and cannot be rebuilt.
+    pub(crate) index: Option<CompleteIndex>,
     /// Lease files whose names are not what we would write.
     pub(crate) odd: Vec<String>,
     /// The owner's leases.
@@ -48,15 +48,15 @@ impl FolderView {
         index: &LeaseIndex,
         query: &ViewQuery<'_>,
     ) -> Result<Self> {
-        let stamp = index.stamp_or_rebuild(&folder);
-        let index = stamp.as_ref().map(|_| index);
-        let (held, sure) = OwnerLookup { folder: &folder, index }.find_held(query)?;
+        let index = index.complete(&folder);
+        let (held, sure) =
+            OwnerLookup { folder: &folder, index: index.as_ref() }.find_held(query)?;
         let mut pools = Vec::new();
         for pool in query.requests {
             pools.push(PoolCursor { path: pool.path.clone(), cursor: folder.cursor(pool.index) });
         }
-        let odd = odd_names(&folder, stamp.as_ref())?;
-        Ok(Self { folder, stamp, odd, held, sure, pools })
+        let odd = odd_names(&folder, index.as_ref())?;
+        Ok(Self { folder, index, odd, held, sure, pools })
     }
 
     /// Returns whether the address has a lease file under a name that we would not write.
@@ -115,9 +115,12 @@ impl FolderView {
 }
 
 /// Lease files whose names are not what we would write: an address in another form.
-pub(crate) fn odd_names(folder: &LockedFolder, stamp: Option<&Stamp>) -> Result<Vec<String>> {
-    match stamp {
-        Some(stamp) => Ok(stamp.odd.clone()),
+pub(crate) fn odd_names(
+    folder: &LockedFolder,
+    index: Option<&CompleteIndex>,
+) -> Result<Vec<String>> {
+    match index {
+        Some(index) => Ok(index.odd.clone()),
         None => Ok(folder.all_names()?.into_iter().filter(|name| !is_plain(name)).collect()),
     }
 }

@@ -23,7 +23,7 @@ use crate::config::{KEYS, LocalConfig};
 use crate::disk_commit::{DiskCommit, DiskOutcome, WrittenLeases};
 use crate::folder::{LeaseFolder, LockedFolder};
 use crate::folder_view::{FolderView, ListedPool, odd_names};
-use crate::index::{IndexKey, LeaseIndex, Stamp};
+use crate::index::{CompleteIndex, IndexKey, LeaseIndex};
 use crate::lease_file::LeaseFile;
 
 /// The leases of one network on this node's disk.
@@ -165,8 +165,8 @@ impl Ledger for Local {
 }
 
 impl Local {
-    /// Writes the claimed and dropped leases into the index. An index that cannot be written is
-    /// incomplete by its stamp, and the next call rebuilds it.
+    /// Writes the claimed and dropped leases into the index, or makes a new one. An index that
+    /// cannot be written is incomplete by its stamp, and the next call completes it.
     fn update_index(
         &self,
         view: &mut FolderView,
@@ -177,55 +177,19 @@ impl Local {
         if written.claimed.is_empty() && change.drop.is_empty() {
             return;
         }
-        let Some(stamp) = view.stamp.take() else { return };
-        match self.write_index(view, owner, change, written) {
-            Ok(()) => self.write_stamp(&view.folder, stamp),
-            Err(error) => {
-                warn!("cannot write the index of {}: {error}", self.folder.path().display())
-            }
+        let Some(index) = view.index.take() else { return };
+        let changed = change_index(&index, view, owner, change, written);
+        if let Err(error) = changed.and_then(|()| index.stamp(&view.folder))
+            && self.index.complete(&view.folder).is_none()
+        {
+            warn!("cannot write the index of {}: {error}", self.folder.path().display());
         }
-    }
-
-    fn write_index(
-        &self,
-        view: &FolderView,
-        owner: &Owner,
-        change: &Change<'_>,
-        written: &WrittenLeases,
-    ) -> io::Result<()> {
-        let key = IndexKey::of(&owner.container, &owner.ifname);
-        // Names of another owner with the same key stay.
-        let mut names = self.index.names(&key)?;
-        for file in &view.held {
-            if !change.drop.iter().any(|lease| lease.address.addr() == file.address) {
-                continue;
-            }
-            match IndexKey::of_file(file) {
-                Some(other) if other != key => self.index.remove(&other, &file.name)?,
-                _ => names.retain(|name| *name != file.name),
-            }
-        }
-        names.extend(written.claimed.iter().map(|(address, _)| address.to_string()));
-        for replaced in &written.replaced {
-            if let Some(other) = IndexKey::of_file(replaced) {
-                self.index.remove(&other, &replaced.name)?;
-            }
-        }
-        self.index.set(&key, &names)
     }
 
     /// Stamps the index again after claims were undone: the folder has another time of change, but
     /// holds the same leases as before.
     fn restamp(&self, view: &mut FolderView) {
-        if let Some(stamp) = view.stamp.take() {
-            view.stamp = self.index.write_stamp(&view.folder, stamp.odd).ok();
-        }
-    }
-
-    fn write_stamp(&self, folder: &LockedFolder, stamp: Stamp) {
-        if let Err(error) = self.index.write_stamp(folder, stamp.odd) {
-            warn!("cannot write the index of {}: {error}", self.folder.path().display());
-        }
+        view.index = view.index.take().filter(|index| index.stamp(&view.folder).is_ok());
     }
 
     /// Removes entries under one lock, each only if its file has not changed.
@@ -236,8 +200,8 @@ impl Local {
         removed: &mut Vec<Entry>,
         failed: &mut Vec<Error>,
     ) -> Result<()> {
-        let mut stamp = self.index.stamp_or_rebuild(folder);
-        let odd = odd_names(folder, stamp.as_ref())?;
+        let mut index = self.index.complete(folder);
+        let odd = odd_names(folder, index.as_ref())?;
         for entry in entries {
             let file = match find_unchanged(folder, &odd, entry) {
                 Ok(Some(file)) => file,
@@ -253,19 +217,38 @@ impl Local {
                 failed.push(error.advise("remove the file when no container uses the address"));
                 continue;
             }
-            if let Some(key) = IndexKey::of_file(&file)
-                && let Err(error) = self.index.remove(&key, &file.name)
+            if let (Some(known), Some(key)) = (&index, IndexKey::of_file(&file))
+                && let Err(error) = known.remove(&key, &file.name)
             {
                 debug!("cannot write the index of {}: {error}", folder.path.display());
-                stamp = None;
+                index = None;
             }
             removed.push(entry.clone());
         }
-        if let Some(stamp) = stamp {
-            self.write_stamp(folder, stamp);
+        if let Some(Err(error)) = index.map(|index| index.stamp(folder)) {
+            warn!("cannot write the index of {}: {error}", folder.path.display());
         }
         Ok(())
     }
+}
+
+/// Writes the claimed and dropped leases into the index.
+fn change_index(
+    index: &CompleteIndex,
+    view: &FolderView,
+    owner: &Owner,
+    change: &Change<'_>,
+    written: &WrittenLeases,
+) -> io::Result<()> {
+    let is_dropped =
+        |file: &&LeaseFile| change.drop.iter().any(|lease| lease.address.addr() == file.address);
+    for file in view.held.iter().filter(is_dropped).chain(&written.replaced) {
+        if let Some(key) = IndexKey::of_file(file) {
+            index.remove(&key, &file.name)?;
+        }
+    }
+    let key = IndexKey::of(&owner.container, &owner.ifname);
+    written.claimed.iter().try_for_each(|(address, _)| index.add(&key, *address))
 }
 
 fn move_cursors(view: &FolderView, change: &Change<'_>, written: &WrittenLeases) {

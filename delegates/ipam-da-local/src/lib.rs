@@ -13,6 +13,7 @@ mod index;
 mod lease_file;
 mod ledger;
 mod owner_lookup;
+mod owner_table;
 
 use ipam_kit::Allocate;
 pub use ledger::Local;

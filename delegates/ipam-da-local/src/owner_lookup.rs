@@ -7,14 +7,14 @@ use ipam_kit::{Error, ErrorCode, Result};
 use log::debug;
 
 use crate::folder::LockedFolder;
-use crate::index::{IndexKey, LeaseIndex};
+use crate::index::{CompleteIndex, IndexKey};
 use crate::lease_file::{LeaseContent, LeaseFile};
 
 /// The search for the lease files of an owner.
 pub(crate) struct OwnerLookup<'a> {
     pub(crate) folder: &'a LockedFolder,
-    /// The index, where it is complete; without it, every lease is read.
-    pub(crate) index: Option<&'a LeaseIndex>,
+    /// Without it, every lease is read.
+    pub(crate) index: Option<&'a CompleteIndex>,
 }
 
 impl OwnerLookup<'_> {

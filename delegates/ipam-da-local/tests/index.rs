@@ -7,7 +7,9 @@ mod common;
 
 use std::fs;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, UNIX_EPOCH};
 
 use ipam_testkit::kills::strace;
 use ipam_testkit::world::{Outcome, start, wait};
@@ -64,14 +66,61 @@ fn a_lost_state_folder_loses_no_lease() {
 
 #[test]
 fn a_damaged_index_is_made_again() {
-    for damage in ["", "\n", "x y z\n", "1 2", "18446744073709551616 0 \n"] {
+    let damages: [fn(&mut Vec<u8>); 4] = [
+        |index| index.clear(),
+        |index| index.truncate(5000),
+        |index| index[0] = b'x',
+        |index| index[0] = b'\n',
+    ];
+    for damage in damages {
         let place = Place::new(&[SUBNET]);
         place.add(Program::Allocator, C1);
-        let index = place.world.path("state/local/net");
-        let stamp = index.join(&ipam_testkit::world::names(&index)[0]).join("stamp");
-        fs::write(&stamp, damage).unwrap();
+        let path = folder(&place).join("index");
+        let mut index = fs::read(&path).unwrap();
+        damage(&mut index);
+        fs::write(&path, index).unwrap();
         all_is_well(&place, Program::Allocator, C1, "10.5.0.2");
     }
+}
+
+#[test]
+fn the_index_of_an_earlier_release_is_replaced_and_after_a_downgrade_again() {
+    let place = Place::new(&[SUBNET]);
+    place.add(Program::Allocator, C1);
+    let [owners, stamp] = ["owners", "stamp"].map(|name| folder(&place).join(name));
+    fs::create_dir(&owners).unwrap();
+    std::os::unix::fs::symlink("10.5.0.9", owners.join("c1:eth0")).unwrap();
+    fs::write(&stamp, "123456789 1 1 \n").unwrap();
+    // An earlier release gives the folder the time of change of its own stamp.
+    place.put("10.5.0.7", owned_by("a"));
+    let leases = fs::File::open(place.world.path("data/net")).unwrap();
+    leases.set_modified(UNIX_EPOCH + Duration::from_secs(123_456_789)).unwrap();
+    assert_eq!(place.add(Program::Allocator, "a"), ["10.5.0.7"]);
+    assert!(!owners.exists() && !stamp.exists());
+    all_is_well(&place, Program::Allocator, C1, "10.5.0.2");
+}
+
+#[test]
+fn an_index_grows_with_the_leases() {
+    let place = Place::new(&["10.5.0.0/16"]);
+    place.add(Program::Allocator, C1);
+    let size = || fs::metadata(folder(&place).join("index")).unwrap().len();
+    let before = size();
+    for number in 0..2000 {
+        let address = Ipv4Addr::new(10, 5, 1 + (number / 250) as u8, (number % 250) as u8);
+        place.put(&address.to_string(), owned_by(&format!("other{number}")));
+    }
+    for _ in 0..2 {
+        assert_eq!(place.add(Program::Allocator, "other3"), ["10.5.1.3"]);
+        assert_eq!(place.add(Program::Allocator, C1), ["10.5.0.2"]);
+    }
+    assert!(size() > before);
+}
+
+/// The folder of the index.
+fn folder(place: &Place) -> PathBuf {
+    let index = place.world.path("state/local/net");
+    index.join(&ipam_testkit::world::names(&index)[0])
 }
 
 #[test]
@@ -147,9 +196,9 @@ fn an_owner_that_lost_its_address_by_takeover_is_not_indexed_any_more() {
     asking["prevResult"]["pools"][0]["requested-ip"] = "10.5.0.2".into();
     let taken = place.call_with(program, "ADD", "b", &asking).ips();
     assert_eq!(taken, ["10.5.0.2/24"]);
-    let index = place.world.path("state/local/net");
-    let owners = index.join(&ipam_testkit::world::names(&index)[0]).join("owners");
-    assert_eq!(ipam_testkit::world::names(&owners), ["b:eth0"]);
+    let index = fs::read(folder(&place).join("index")).unwrap();
+    let index = String::from_utf8(index).unwrap();
+    assert!(index.contains("b:eth0 10.5.0.2") && !index.contains("a:eth0"));
     place.del(program, "a");
     all_is_well(&place, program, "b", "10.5.0.2");
 }

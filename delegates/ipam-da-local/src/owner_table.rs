@@ -1,0 +1,249 @@
+//! A table of owners and their leases in one file, changed in place: an entry costs no inode.
+//!
+//! Each slot has an owner's key and an address as text, `c1:eth0 10.9.0.2`, padded with zero bytes.
+//! An entry is in one of the slots that follow the hash of its key (`WINDOW`), so a search is one
+//! read, and no change moves another entry. A table whose window is full is emptied: the next call
+//! makes a larger one.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use ipam_kit::host::open_own;
+use rustix::fs::OFlags;
+
+/// The file of a table, open.
+#[derive(Debug)]
+pub(crate) struct OwnerTable {
+    file: File,
+    /// How many windows there are: as many as slots, without those after the last hash.
+    hashes: u64,
+}
+
+/// The bytes before the first slot, with one line of text.
+const HEADER: usize = 4096;
+
+/// The bytes of a slot. A key has at most 80, an address 45.
+const SLOT: usize = 128;
+
+/// How many slots an entry may be in.
+const WINDOW: usize = 64;
+
+/// How many slots are read at once to see all.
+const CHUNK: usize = 512;
+
+impl OwnerTable {
+    /// Opens a table; `None` if the file does not exist, or has not the length of a table.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub(crate) fn open(path: &Path) -> io::Result<Option<Self>> {
+        let file = match open_own(path, OFlags::RDWR, 0) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        let slots = file.metadata()?.len().checked_sub(HEADER as u64);
+        let slots = slots.filter(|bytes| bytes.is_multiple_of(SLOT as u64));
+        let slots = slots.map(|bytes| bytes / SLOT as u64);
+        let hashes = slots.and_then(|slots| slots.checked_sub(WINDOW as u64));
+        Ok(hashes.filter(|hashes| *hashes > 0).map(|hashes| Self { file, hashes }))
+    }
+
+    /// Makes an empty table with room for as many leases, and some more.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn create(path: &Path, leases: usize) -> io::Result<Self> {
+        let hashes = (2 * leases as u64 + 512).next_power_of_two();
+        let file = open_own(path, OFlags::RDWR | OFlags::CREATE, 0o600)?;
+        file.set_len(0)?;
+        file.set_len(HEADER as u64 + (hashes + WINDOW as u64) * SLOT as u64)?;
+        Ok(Self { file, hashes })
+    }
+
+    /// Reads the line before the slots; `None` if there is none.
+    pub(crate) fn header(&self) -> io::Result<Option<String>> {
+        let bytes = self.read(0, HEADER)?;
+        let line = bytes.split(|byte| *byte == b'\n').next().filter(|line| line.len() < HEADER);
+        Ok(line.and_then(|line| String::from_utf8(line.to_vec()).ok()))
+    }
+
+    /// Writes the line before the slots.
+    ///
+    /// # Errors
+    /// It is too long, or cannot be written.
+    pub(crate) fn set_header(&self, line: &str) -> io::Result<()> {
+        if line.len() >= HEADER {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        // What is left of a longer line comes after the newline.
+        self.file.write_all_at(format!("{line}\n").as_bytes(), 0)
+    }
+
+    /// Returns the addresses under a key.
+    pub(crate) fn addresses(&self, key: &str) -> io::Result<Vec<String>> {
+        let window = self.read(self.window(key), WINDOW * SLOT)?;
+        let entries = window.chunks(SLOT).filter_map(entry).filter(|(other, _)| *other == key);
+        Ok(entries.map(|(_, address)| address.to_owned()).collect())
+    }
+
+    /// Adds an address under a key, unless it is there.
+    ///
+    /// # Errors
+    /// The table is full, or cannot be written. A full one is emptied.
+    pub(crate) fn add(&self, key: &str, address: &str) -> io::Result<()> {
+        let at = self.window(key);
+        let window = self.read(at, WINDOW * SLOT)?;
+        let mut free = None;
+        for (number, slot) in window.chunks(SLOT).enumerate() {
+            match entry(slot) {
+                Some(found) if found == (key, address) => return Ok(()),
+                Some(_) => {}
+                None => free = free.or(Some(number)),
+            }
+        }
+        let text = format!("{key} {address}");
+        let Some(free) = free.filter(|_| text.len() <= SLOT) else {
+            self.file.set_len(0)?;
+            return Err(io::Error::other("the table is full"));
+        };
+        let mut slot = text.into_bytes();
+        slot.resize(SLOT, 0);
+        self.file.write_all_at(&slot, at + (free * SLOT) as u64)
+    }
+
+    /// Takes an address off a key.
+    pub(crate) fn remove(&self, key: &str, address: &str) -> io::Result<()> {
+        let at = self.window(key);
+        let window = self.read(at, WINDOW * SLOT)?;
+        for (number, slot) in window.chunks(SLOT).enumerate() {
+            if entry(slot) == Some((key, address)) {
+                self.clear(at + (number * SLOT) as u64)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows each key and address to `keep`, and removes those that it does not keep.
+    ///
+    /// # Errors
+    /// The table cannot be read or written, or `keep` failed.
+    pub(crate) fn retain(
+        &self,
+        mut keep: impl FnMut(&str, &str) -> io::Result<bool>,
+    ) -> io::Result<()> {
+        let end = (HEADER + WINDOW * SLOT) as u64 + self.hashes * SLOT as u64;
+        for at in (HEADER as u64..end).step_by(CHUNK * SLOT) {
+            for (number, slot) in self.read(at, CHUNK * SLOT)?.chunks(SLOT).enumerate() {
+                let kept = match entry(slot) {
+                    Some((key, address)) => keep(key, address)?,
+                    None => slot.iter().all(|byte| *byte == 0),
+                };
+                if !kept {
+                    self.clear(at + (number * SLOT) as u64)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn clear(&self, at: u64) -> io::Result<()> {
+        self.file.write_all_at(&[0; SLOT], at)
+    }
+
+    fn window(&self, key: &str) -> u64 {
+        HEADER as u64 + hash(key) % self.hashes * SLOT as u64
+    }
+
+    /// Reads so many bytes, or those up to the end of the file.
+    fn read(&self, at: u64, length: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        let mut filled = 0;
+        while filled < length {
+            match self.file.read_at(&mut bytes[filled..], at + filled as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+}
+
+/// The key and the address of a slot; `None` if it is free.
+fn entry(slot: &[u8]) -> Option<(&str, &str)> {
+    let end = slot.iter().position(|byte| *byte == 0).unwrap_or(slot.len());
+    std::str::from_utf8(&slot[..end]).ok()?.split_once(' ')
+}
+
+/// FNV-1a: the same for every build.
+pub(crate) fn hash(key: &str) -> u64 {
+    key.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    fn table(temp: &TempDir, leases: usize) -> OwnerTable {
+        OwnerTable::create(&temp.path().join("index"), leases).unwrap()
+    }
+
+    #[test]
+    fn a_table_says_what_was_written_to_it() {
+        let temp = TempDir::new().unwrap();
+        let table = table(&temp, 1000);
+        let of = |number: u32| [format!("c{number}:eth0"), format!("10.0.{number}.1")];
+        for number in 0..1000 {
+            let [key, address] = of(number);
+            table.add(&key, &address).unwrap();
+            table.add(&key, &address).unwrap();
+            table.add(&key, "fd00::1").unwrap();
+            if number % 2 == 0 {
+                table.remove(&key, &address).unwrap();
+            }
+        }
+        table.set_header("a longer line").unwrap();
+        table.set_header("a line").unwrap();
+        let table = OwnerTable::open(&temp.path().join("index")).unwrap().unwrap();
+        assert_eq!(table.header().unwrap().unwrap(), "a line");
+        let mut seen = 0;
+        table
+            .retain(|key, address| {
+                seen += 1;
+                Ok(key != "c1:eth0" || address != "10.0.1.1")
+            })
+            .unwrap();
+        assert_eq!(seen, 1500);
+        for number in 0..1000 {
+            let [key, address] = of(number);
+            let mut found = table.addresses(&key).unwrap();
+            found.sort_unstable();
+            match number {
+                number if number == 1 || number % 2 == 0 => assert_eq!(found, ["fd00::1"]),
+                _ => assert_eq!(found, [&address, "fd00::1"]),
+            }
+        }
+        assert!(table.addresses("c1:eth1").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_full_table_is_replaced_by_a_larger_one() {
+        let temp = TempDir::new().unwrap();
+        let small = table(&temp, 0);
+        let added = (0..2000).take_while(|n| small.add(&format!("c{n}:eth0"), "10.0.0.1").is_ok());
+        assert!((200..2000).contains(&added.count()));
+        assert!(OwnerTable::open(&temp.path().join("index")).unwrap().is_none());
+        let large = table(&temp, 2000);
+        for n in 0..2000 {
+            large.add(&format!("c{n}:eth0"), "10.0.0.1").unwrap();
+        }
+        assert_eq!(large.header().unwrap(), None);
+    }
+}
