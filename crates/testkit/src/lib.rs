@@ -32,6 +32,7 @@ pub mod fake_http;
 pub mod fields;
 pub mod fleet;
 pub mod history;
+pub mod inodes;
 pub mod kills;
 pub mod kube;
 pub mod kube_site;

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
+use ipam_testkit::inodes::made_by_call;
 use ipam_testkit::kills::strace;
 use ipam_testkit::world::{Outcome, start, wait};
 use serde_json::Value;
@@ -216,6 +217,21 @@ fn the_index_is_readable_by_root_alone() {
         assert_eq!(mode & 0o777, 0o700, "{}", folder.display());
         folder.pop();
     }
+}
+
+#[test]
+fn an_add_makes_one_inode_and_a_repeated_one_none() {
+    let place = Place::new(&[SUBNET]);
+    place.add(Program::Allocator, "a");
+    let made = || {
+        let network = place.network(Program::Allocator);
+        made_by_call(&place.world, &place.file(Program::Allocator), "ADD", C1, &network)
+    };
+    // The lease, without a name at first.
+    assert_eq!(made(), [PathBuf::from("data/net")]);
+    assert_eq!(made(), [] as [PathBuf; 0]);
+    place.del(Program::Allocator, C1);
+    assert_eq!(made(), [PathBuf::from("data/net")]);
 }
 
 /// How many system calls a call makes.

@@ -1,0 +1,61 @@
+//! The inodes that a call makes, counted by strace: on a busy disk, they are what a call costs.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::kills::strace;
+use crate::world::{World, start, wait};
+
+/// The calls that make an inode.
+const CALLS: &str =
+    "?open,openat,?mkdir,mkdirat,?symlink,symlinkat,?mknod,mknodat,memfd_create,?creat";
+
+/// Runs a call, which must succeed, and names the inodes that it has made in the world's folders.
+pub fn made_by_call(
+    world: &World,
+    program: &Path,
+    verb: &str,
+    container: &str,
+    network: &Value,
+) -> Vec<PathBuf> {
+    let root = world.path("");
+    let mut before = BTreeSet::new();
+    list(&root, &mut before);
+    let log = world.path("inodes.log");
+    let mut command = world.command_of(&strace(), verb, container);
+    command.args(["-f", "-qq", "-s", "4096", "-e", &format!("trace={CALLS}"), "-o"]).arg(&log);
+    command.arg(program);
+    wait(start(command, network)).success();
+    let text = fs::read_to_string(&log).unwrap();
+    fs::remove_file(log).unwrap();
+    let made = text.lines().filter_map(|line| made_in_line(line, &before));
+    made.filter_map(|path| path.strip_prefix(&root).map(Path::to_owned).ok()).collect()
+}
+
+fn list(folder: &Path, found: &mut BTreeSet<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        found.insert(entry.path());
+        if entry.file_type().unwrap().is_dir() {
+            list(&entry.path(), found);
+        }
+    }
+}
+
+/// The path of the inode that a line of strace has made.
+fn made_in_line(line: &str, before: &BTreeSet<PathBuf>) -> Option<PathBuf> {
+    if line.contains(" = -1 ") {
+        return None;
+    }
+    let paths: Vec<PathBuf> = line.split('"').skip(1).step_by(2).map(PathBuf::from).collect();
+    let (call, _) = line.split_once('(')?;
+    let opens = call.ends_with("open") || call.ends_with("openat");
+    let path = paths.into_iter().last()?;
+    let makes = !opens
+        || line.contains("O_TMPFILE")
+        || (line.contains("O_CREAT") && !before.contains(&path));
+    makes.then_some(path)
+}
