@@ -103,12 +103,12 @@ fn folders_have_their_modes_whatever_the_umask() {
             (data.clone(), 0o755),
             (data.join("net"), 0o755),
             (host.path(STATE), 0o700),
-            (host.path(&format!("{STATE}/attachments/net/c1")), 0o700),
+            (host.path(&format!("{STATE}/attachments/net")), 0o700),
             (host.path(&format!("{STATE}/local/net")), 0o700),
         ] {
             assert_eq!(mode(&folder), expected, "{} under umask {umask}", folder.display());
         }
-        for file in ["node", "attachments/net/c1/eth0"] {
+        for file in ["node", "attachments/net/c1:eth0"] {
             assert_eq!(
                 mode(&host.path(&format!("{STATE}/{file}"))),
                 0o600,
@@ -149,9 +149,7 @@ fn a_fifo_in_the_place_of_a_record_is_an_error_and_holds_nobody_up() {
     let ((world, network), host) = (world(), Host::new());
     let network = of_host(&network);
     call(&host, &world, "ADD", "c2", &network).success();
-    host.shell(&format!(
-        "mkdir {STATE}/attachments/net/c1; mkfifo {STATE}/attachments/net/c1/eth0"
-    ));
+    host.shell(&format!("mkfifo {STATE}/attachments/net/c1:eth0"));
     let begun = Instant::now();
     let outcome = typed(&host, &["attachments"]);
     assert_eq!(outcome.exit, Some(0), "{outcome:?}");
@@ -440,7 +438,7 @@ fn identities_of_this_release_and_of_the_one_before_are_one() {
     call(&host, &world, "ADD", "c1", &of_host(&network)).success();
     assert!(before.wait().unwrap().success());
     assert_eq!(identity(&host)["uuid"], "aaaa");
-    let record = host.path(&format!("{STATE}/attachments/net/c1/eth0"));
+    let record = host.path(&format!("{STATE}/attachments/net/c1:eth0"));
     assert!(fs::read_to_string(record).unwrap().contains("\"node\":\"aaaa\""));
 }
 

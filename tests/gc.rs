@@ -75,7 +75,8 @@ fn gc_of(world: &World, name: &str, timeout: &str) -> Outcome {
 
 /// The containers whose records are there, by name.
 fn records(world: &World) -> Vec<String> {
-    ipam_testkit::world::names(&world.path("state/attachments/net"))
+    let names = world.records().into_iter();
+    names.map(|name| name.trim_end_matches(":eth0").to_owned()).collect()
 }
 
 /// The containers that a DEL was given to, in order.
@@ -271,8 +272,9 @@ fn a_record_far_ahead_of_the_clock_is_old_and_one_a_little_ahead_is_young() {
 fn an_attachment_whose_record_cannot_be_read_is_shown_and_kept_until_it_is_forgotten() {
     let world = world("");
     add(&world, "a", "c1");
-    let aside = world.record("c1").with_file_name("eth0:unreadable-1700000000000");
-    fs::rename(world.record("c1"), aside).unwrap();
+    let folder = world.path("state/attachments/net/c1");
+    fs::create_dir(&folder).unwrap();
+    fs::rename(world.record("c1"), folder.join("eth0:unreadable-1700000000000")).unwrap();
     world.take_calls();
     let listed = json!([{"containerID": "c1", "ifname": "eth0"}]);
     for _ in 0..2 {
@@ -285,7 +287,6 @@ fn an_attachment_whose_record_cannot_be_read_is_shown_and_kept_until_it_is_forgo
         assert_eq!(kept(&world), listed);
         assert_eq!(world.take_calls(), ["a GC"]);
     }
-    let folder = world.record("c1").with_file_name("");
     let files = ipam_testkit::world::names(&folder);
     assert_eq!(files, ["eth0:unreadable-1700000000000"]);
 
@@ -354,7 +355,7 @@ fn forget_drops_a_record_that_cannot_be_read_and_a_dry_run_leaves_it_where_it_is
     let told = world.typed(&["attachments", "--json"]).success();
     assert_eq!(told[0]["state"], "unreadable");
     let note = told[0]["why"].as_str().unwrap();
-    let parts = ["c1/eth0 cannot be read", "ipam-delegated forget net c1 eth0 --yes"];
+    let parts = ["c1:eth0 cannot be read", "ipam-delegated forget net c1 eth0 --yes"];
     assert!(parts.iter().all(|part| note.contains(part)), "{note}");
     let dry = world.typed(&["forget", "net", "c1"]);
     assert!(

@@ -17,7 +17,7 @@ fn network(world: &World, delegates: Value) -> Value {
 }
 
 fn record(host: &Host, container: &str) -> PathBuf {
-    host.path(&format!("{STATE}/attachments/net/{container}/eth0"))
+    host.path(&format!("{STATE}/attachments/net/{container}:eth0"))
 }
 
 /// What some runtimes make of a configuration before they call DEL.
@@ -320,7 +320,7 @@ fn a_cloned_machine_gets_a_node_of_its_own_and_sets_the_records_aside() {
     let node = identity(&host)["uuid"].clone();
     assert_ne!(node, original.as_str());
     assert_eq!(world.calls()[0]["stdin"]["ipam"]["node"], node);
-    assert!(host.path(&format!("{STATE}/attachments.{original}/net/c1/eth0")).exists());
+    assert!(host.path(&format!("{STATE}/attachments.{original}/net/c1:eth0")).exists());
     assert!(!record(&host, "c1").exists());
     assert_eq!(node_of_add(&world, &host, "c3"), node, "it is kept");
 }
@@ -333,7 +333,7 @@ fn del_on_a_clone_does_not_act_on_the_records_of_the_original() {
     assert!(outcome.stderr.contains("nothing to release"), "{outcome:?}");
     outcome.success();
     assert!(world.take_calls().is_empty());
-    assert!(host.path(&format!("{STATE}/attachments.{original}/net/c1/eth0")).exists());
+    assert!(host.path(&format!("{STATE}/attachments.{original}/net/c1:eth0")).exists());
 }
 
 #[test]
@@ -360,7 +360,7 @@ fn del_on_a_clone_whose_disk_is_full_sets_the_records_aside() {
     let original = cloned(&world, &host);
     fill(&host);
     host.call(&world, "DEL", "c1", &stripped()).success();
-    assert!(host.path(&format!("{STATE}/attachments.{original}/net/c1/eth0")).exists());
+    assert!(host.path(&format!("{STATE}/attachments.{original}/net/c1:eth0")).exists());
     assert_eq!(world.held(), ["a-c1-eth0"]);
 }
 
@@ -375,7 +375,7 @@ fn a_clone_whose_disk_was_full_adds_again_once_there_is_room() {
     }
     fs::remove_file(host.path(&format!("{STATE}/filling"))).unwrap();
     assert_ne!(node_of_add(&world, &host, "c3"), original.as_str());
-    assert!(host.path(&format!("{STATE}/attachments.{original}/net/c1/eth0")).exists());
+    assert!(host.path(&format!("{STATE}/attachments.{original}/net/c1:eth0")).exists());
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn records_that_may_be_another_machines_are_not_gone_by() {
     assert!(code == 113 && text.contains(fault), "{code} {text}");
     assert!(text.contains("may belong to another machine"), "{text}");
     assert_eq!(world.held(), ["a-c1-eth0"]);
-    assert_eq!(records(&host), ["c1"]);
+    assert_eq!(records(&host), ["c1:eth0"]);
 }
 
 #[test]

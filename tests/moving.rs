@@ -135,7 +135,7 @@ fn both_at_once_give_different_addresses_and_release_each_others() {
     chain["ipam"]["delegates"] = delegates["delegates"].clone();
     chain["ipam"]["type"] = json!("ipam-delegated");
     node.call_of("/opt/cni/bin/ipam-delegated", "ADD", "c7", &chain).success();
-    let records = node.host.path("/var/lib/cni/ipam-delegated/attachments/racknet/c7/eth0");
+    let records = node.host.path("/var/lib/cni/ipam-delegated/attachments/racknet/c7:eth0");
     assert!(std::fs::read_to_string(records).unwrap().contains("host-local.orig"));
     node.call_of("/opt/cni/bin/ipam-delegated", "DEL", "c7", &chain).success();
     assert!(leases(&node).is_empty());

@@ -88,7 +88,7 @@ fn reap_prints_what_the_page_shows() {
 
 /// Makes a record older than `gcGrace`.
 fn grow_old(world: &World, container: &str) {
-    let path = world.path("state/attachments/racknet").join(container).join("eth0");
+    let path = world.record_of(&format!("racknet/{container}/eth0"));
     let lines = std::fs::read_to_string(&path).unwrap();
     let older = lines.lines().map(|line| {
         let mut event: Value = serde_json::from_str(line).unwrap();

@@ -27,7 +27,7 @@ fn added() -> (World, Host, PathBuf) {
     world.allocator("a", "10.0.0.2/24");
     host.call(&world, "ADD", "c1", &network(&world)).success();
     world.take_calls();
-    let record = host.path(&format!("{STATE}/attachments/net/c1/eth0"));
+    let record = host.path(&format!("{STATE}/attachments/net/c1:eth0"));
     (world, host, record)
 }
 
@@ -108,7 +108,7 @@ fn raise_format(record: &PathBuf) {
 
 #[track_caller]
 fn asks_for_an_upgrade(text: &str) {
-    let record = format!("{STATE}/attachments/net/c1/eth0");
+    let record = format!("{STATE}/attachments/net/c1:eth0");
     let version = env!("CARGO_PKG_VERSION");
     for part in [
         format!("{record} has format 2, and ipam-delegated {version} reads formats up to 1"),
@@ -133,7 +133,7 @@ fn a_record_of_a_higher_format_fails_every_verb_with_113_and_changes_nothing() {
         assert_eq!(world.take_calls(), [""; 0], "{verb}");
     }
     assert_eq!(fs::read(&record).unwrap(), before);
-    assert_eq!(ipam_testkit::world::names(record.parent().unwrap()), ["eth0"]);
+    assert_eq!(ipam_testkit::world::names(record.parent().unwrap()), ["c1:eth0"]);
     // What the upgraded program makes of it.
     let text = String::from_utf8(before).unwrap();
     fs::write(&record, text.replace(ONLY_NEWER, "").replace("\"format\":2", "\"format\":1"))

@@ -23,16 +23,24 @@ fn stripped() -> Value {
 }
 
 fn record(host: &Host, container: &str) -> PathBuf {
-    host.path(&format!("{STATE}/attachments/net/{container}/eth0"))
+    host.path(&format!("{STATE}/attachments/net/{container}:eth0"))
+}
+
+fn records(host: &Host) -> Vec<String> {
+    ipam_testkit::world::names(&host.path(&format!("{STATE}/attachments/net")))
 }
 
 fn append(path: PathBuf, text: &str) {
     File::options().append(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();
 }
 
-/// The names of the files beside a record.
+/// The names of the files of an attachment.
 fn files(host: &Host, container: &str) -> Vec<String> {
-    ipam_testkit::world::names(record(host, container).parent().unwrap())
+    let folder = host.path(&format!("{STATE}/attachments/net"));
+    let mut files = ipam_testkit::world::names(&folder);
+    files.retain(|name| name.starts_with(&format!("{container}:")));
+    files.extend(ipam_testkit::world::names(&folder.join(container)));
+    files
 }
 
 /// An attachment of `a` whose record was spoiled.
@@ -53,7 +61,7 @@ fn an_empty_line_in_a_record_is_skipped() {
     append(record(&host, "c1"), "\n\n{\"event\":\"failed\",\"time\":1}\n");
     host.call(&world, "DEL", "c1", &stripped()).success();
     assert!(world.held().is_empty());
-    assert!(!record(&host, "c1").parent().unwrap().exists());
+    assert_eq!(records(&host), [""; 0]);
 }
 
 #[test]
@@ -100,11 +108,7 @@ fn a_record_that_the_disk_does_not_give_is_error_113_and_stays() {
         assert_eq!(code, 113, "{verb}: {text}");
         assert!(text.contains("cannot read the attachment record"), "{text}");
         assert_eq!(world.take_calls(), [""; 0], "{verb}");
-        assert_eq!(
-            ipam_testkit::world::names(world.record("c1").parent().unwrap()),
-            ["eth0"],
-            "{verb}"
-        );
+        assert_eq!(world.records(), ["c1:eth0"], "{verb}");
     }
     world.call("DEL", "c1", &now).success();
     assert!(world.held().is_empty() && !world.record("c1").exists());
@@ -129,7 +133,7 @@ fn a_stripped_del_fails_for_as_long_as_a_record_that_was_set_aside_lies_there() 
     host.call(&world, "DEL", "c1", &network).success();
     assert_eq!(world.take_calls(), ["a DEL"]);
     assert!(world.held().is_empty());
-    assert!(!record(&host, "c1").parent().unwrap().exists());
+    assert_eq!(records(&host), [""; 0]);
     host.call(&world, "DEL", "c1", &stripped()).success();
 }
 
@@ -204,5 +208,5 @@ fn check_leaves_an_unreadable_record_in_its_place() {
     let outcome = host.call(&world, "CHECK", "c1", &network);
     assert!(outcome.stderr.contains("cannot be read"), "{outcome:?}");
     outcome.success();
-    assert_eq!(files(&host, "c1"), ["eth0"]);
+    assert_eq!(files(&host, "c1"), ["c1:eth0"]);
 }

@@ -28,12 +28,11 @@ pub(crate) fn add(session: &Session<'_>) -> Result<IpamResult> {
             session.state.root().display()
         );
     }
-    let path = session.record_path()?;
-    let Opened { mut file, record, made_folder } = RecordFile::open(&path)?;
+    let place = session.record_place()?;
+    let Opened { mut file, record } = RecordFile::open(&place)?;
     // What a record that was set aside held may be in use. After an ADD that succeeded, or that has noted
     // this already, the record itself says that addresses may be in use.
-    let after_unreadable =
-        !made_folder && !record.may_be_in_use() && !set_aside_of(&path)?.is_empty();
+    let after_unreadable = !record.may_be_in_use() && !set_aside_of(&place)?.is_empty();
     let in_use = after_unreadable || record.may_be_in_use();
     let began = now();
     let deadline = Deadline::after(plan.timeout);
@@ -185,8 +184,8 @@ impl<'a> ChainRun<'a> {
 
 /// Releases the leases of an ADD of this process whose result did not reach the runtime.
 pub(crate) fn undeliver(session: &Session<'_>) -> Result<()> {
-    let opened = RecordFile::open_existing(&session.record_path()?, RecordFile::PATIENCE)?;
-    let Some(Opened { mut file, record, .. }) = opened.known()? else { return Ok(()) };
+    let opened = RecordFile::open_existing(&session.record_place()?, RecordFile::PATIENCE)?;
+    let Some(Opened { mut file, record }) = opened.known()? else { return Ok(()) };
     let Some((mine, before)) = record.split_last() else { return Ok(()) };
     // A DEL or another ADD may have come between.
     if mine.header.pid != std::process::id() || mine.released.is_some() {
@@ -240,13 +239,13 @@ fn undo_error(error: Error, said: &str) -> Error {
 /// delegate has run, and does not fail for the missing one.
 fn record_not_installed(session: &Session<'_>, error: &Error) {
     let Ok(plan) = session.plan_installed() else { return };
-    let recorded = session.record_path().and_then(|path| {
-        let Opened { mut file, record, made_folder } = RecordFile::open(&path)?;
+    let recorded = session.record_place().and_then(|place| {
+        let Opened { mut file, record } = RecordFile::open(&place)?;
         // What is recorded, or was set aside, says more.
         if !record.is_empty() {
             return Ok(());
         }
-        if !made_folder && !set_aside_of(&path)?.is_empty() {
+        if !set_aside_of(&place)?.is_empty() {
             file.remove_if_empty();
             return Ok(());
         }

@@ -17,10 +17,9 @@ use ipam_kit::presence::Presence;
 
 /// Asks every delegate whether the attachment still holds its addresses.
 pub(crate) fn check(session: &Session<'_>) -> Result<()> {
-    let path = session.record_path()?;
-    let opened = RecordFile::open_to_look(&path)?;
+    let opened = RecordFile::open_to_look(&session.record_place()?)?;
     let deadline = Deadline::after(session.timeout());
-    let Opened { record, file: _locked, .. } = match opened {
+    let Opened { record, file: _locked } = match opened {
         Presence::Held(opened) if !opened.record.attempts.is_empty() => opened,
         Presence::Held(_) | Presence::Absent => return check_configured(session, deadline),
         Presence::Unreadable(error) => {

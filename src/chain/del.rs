@@ -1,6 +1,5 @@
 //! DEL: by the record of the attachment, or without one by the configuration.
 
-use std::fs;
 use std::path::PathBuf;
 
 use log::warn;
@@ -18,19 +17,19 @@ use ipam_kit::presence::Presence;
 
 /// Releases all leases of the attachment, by its record if it has one.
 pub(crate) fn del(session: &Session<'_>) -> Result<()> {
-    let path = session.record_path()?;
-    let opened = RecordFile::open_to_release(&path)?;
-    let mut unreadable = set_aside_of(&path)?;
+    let place = session.record_place()?;
+    let opened = RecordFile::open_to_release(&place)?;
+    let mut unreadable = set_aside_of(&place)?;
     let deadline = Deadline::after(session.timeout());
     match opened {
-        Presence::Held(Opened { file, record, .. })
+        Presence::Held(Opened { file, record })
             if record.is_forgotten() && unreadable.is_empty() =>
         {
             warn!("the attachment was forgotten by an operator: DEL releases nothing");
             remove(file);
             Ok(())
         }
-        Presence::Held(Opened { file, record, .. }) if !record.runs().is_empty() => {
+        Presence::Held(Opened { file, record }) if !record.runs().is_empty() => {
             let network = &session.request.network;
             let target = NetworkAttachment { network, attachment: session.attachment()? };
             let coverage = release_recorded(session, target, &record, deadline)?;
@@ -42,7 +41,7 @@ pub(crate) fn del(session: &Session<'_>) -> Result<()> {
             settle(session, target, &record, file, coverage);
             outcome
         }
-        Presence::Held(Opened { file, record, .. }) => {
+        Presence::Held(Opened { file, record }) => {
             // No ADD of the record came so far that a delegate may hold something by it.
             let was_added = !record.attempts.is_empty() && unreadable.is_empty();
             let outcome = release_configured(session, &unreadable, was_added, deadline);
@@ -56,7 +55,7 @@ pub(crate) fn del(session: &Session<'_>) -> Result<()> {
         Presence::Absent => release_configured(session, &unreadable, false, deadline),
         Presence::Unreadable(error) => {
             warn!("{}", error.in_full());
-            unreadable.push(path);
+            unreadable.push(place.path().to_owned());
             release_configured(session, &unreadable, false, deadline)
         }
     }
@@ -143,8 +142,9 @@ fn release_configured(
     for warning in failures.but_selectors(none_ran && prev_result.ips.is_empty())? {
         warn!("{}", warning.in_full());
     }
+    let place = session.record_place()?;
     for path in unreadable {
-        if let Err(error) = fs::remove_file(path) {
+        if let Err(error) = place.remove(path) {
             warn!("cannot remove {}: {error}", path.display());
         }
     }

@@ -4,7 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use log::{debug, warn};
 
-use super::record::{Opened, Record, RecordFile, SetAside, State, attachments, now, set_aside};
+use super::record::{
+    Opened, Record, RecordFile, RecordPlace, SetAside, State, attachments, now, set_aside,
+};
 use super::release::NetworkAttachment;
 use super::run_all::{Failures, run_all};
 use super::session::Session;
@@ -31,7 +33,9 @@ pub(crate) fn gc(session: &Session<'_>, keep: &ValidAttachments) -> Result<()> {
     let mut round = ReleaseRound::of(session.timeout() * 3 / 4);
     let mut unlisted = attachments(&folder)?;
     unlisted.retain(|found| !keep.contains(found.container.as_str(), found.ifname.as_str()));
-    sort_oldest_first(&mut unlisted, |attachment| session.state.record(network, attachment));
+    sort_oldest_first(&mut unlisted, |attachment| {
+        RecordPlace::of(&session.state, network, attachment)
+    });
     for attachment in &unlisted {
         match open_if_stale(session, network, attachment, began) {
             Ok(Staleness::Stale(opened)) => {
@@ -126,8 +130,8 @@ pub(crate) fn open_if_stale(
     attachment: &Attachment,
     began: u64,
 ) -> Result<Staleness> {
-    let path = session.state.record(network, attachment);
-    let opened = match RecordFile::open_existing(&path, Duration::ZERO) {
+    let place = RecordPlace::of(&session.state, network, attachment);
+    let opened = match RecordFile::open_existing(&place, Duration::ZERO) {
         Ok(Presence::Held(opened)) => opened,
         Ok(Presence::Absent) => return Ok(Staleness::Gone),
         Ok(Presence::Unreadable(error)) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use log::{debug, warn};
 use serde_json::{Map, Value};
 
-use super::record::{Opened, Record, RecordFile, RepeatEntry, RepeatList, now};
+use super::record::{Opened, Record, RecordFile, RecordPlace, RepeatEntry, RepeatList, now};
 use super::release::NetworkAttachment;
 use super::session::Session;
 use super::settle::{Coverage, mark_unsure, release_taken, remove};
@@ -22,8 +22,8 @@ pub(crate) fn repeat_one_due(session: &Session<'_>, time: Duration) {
         Vec::new()
     });
     for due in due {
-        let path = session.state.record(&due.network, &due.attachment);
-        match RecordFile::open_existing(&path, Duration::ZERO).and_then(Presence::known) {
+        let place = RecordPlace::of(&session.state, &due.network, &due.attachment);
+        match RecordFile::open_existing(&place, Duration::ZERO).and_then(Presence::known) {
             // A call works on it, or it cannot be read now; another ADD will find it.
             Err(error) => {
                 debug!("{}", error.in_full());
@@ -38,11 +38,7 @@ pub(crate) fn repeat_one_due(session: &Session<'_>, time: Duration) {
             // The attachment was added again, or its DEL is due later: then another entry names it.
             Ok(Some(_)) => {}
             // Released for good, but perhaps killed before its folder was removed.
-            Ok(None) => {
-                if let Some(folder) = path.parent() {
-                    let _ = fs::remove_dir(folder);
-                }
-            }
+            Ok(None) => drop(fs::remove_dir(place.folder())),
         }
         due.remove();
     }
@@ -50,7 +46,7 @@ pub(crate) fn repeat_one_due(session: &Session<'_>, time: Duration) {
 
 fn repeat(session: &Session<'_>, due: &RepeatEntry, opened: Opened, deadline: Deadline) {
     let RepeatEntry { network, attachment, .. } = due;
-    let Opened { file, record, .. } = opened;
+    let Opened { file, record } = opened;
     let configured = &session.request.network;
     // Secrets of another network are not this one's.
     let ipam = if configured.name() == network { configured.ipam().clone() } else { Map::new() };

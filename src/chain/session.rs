@@ -1,6 +1,5 @@
 //! One call of the chain, as its verbs share it: its state folder, its node and its planner.
 
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use super::Chain;
 use super::plan::Plan;
 use super::planner::{MissingPrograms, Planner};
 use super::process::adopt_orphans;
+use super::record::RecordPlace;
 use super::unreachable::UnreachableStores;
 use ipam_kit::cni::{Attachment, Environment, IpamResult, Verb};
 use ipam_kit::contract::DelegateInput;
@@ -110,8 +110,8 @@ impl<'a> Session<'a> {
         self.request.attachment()
     }
 
-    pub(crate) fn record_path(&self) -> Result<PathBuf> {
-        Ok(self.state.record(self.request.network.name(), self.attachment()?))
+    pub(crate) fn record_place(&self) -> Result<RecordPlace> {
+        Ok(RecordPlace::of(&self.state, self.request.network.name(), self.attachment()?))
     }
 
     /// Fails for an attachment without a record if the host-wide settings are broken: they may name

@@ -1,10 +1,9 @@
 //! The release of many stale records in a row, by GC and `reap`: the oldest first, within one time, and
 //! without waiting for a store twice.
 
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use super::record::Opened;
+use super::record::{Opened, RecordPlace};
 use super::release::NetworkAttachment;
 use super::session::Session;
 use super::settle::release_stale;
@@ -93,9 +92,9 @@ impl ReleaseRound {
 }
 
 /// Sorts by the time of the last change or failed try, the oldest first.
-pub(crate) fn sort_oldest_first<T>(all: &mut [T], path: impl Fn(&T) -> PathBuf) {
+pub(crate) fn sort_oldest_first<T>(all: &mut [T], place: impl Fn(&T) -> RecordPlace) {
     all.sort_by_cached_key(|item| {
-        let changed = path(item).metadata().and_then(|file| file.modified());
+        let changed = place(item).path().metadata().and_then(|file| file.modified());
         changed.unwrap_or(SystemTime::UNIX_EPOCH)
     });
 }

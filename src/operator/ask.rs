@@ -1,7 +1,6 @@
 //! Questions to every allocator of a network, and this node's records of the leases they answer.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
@@ -9,7 +8,7 @@ use super::call::Operator;
 use super::dry_run::{SelectorOutcome, dry_run};
 use super::printed::Printed;
 use crate::chain::query;
-use crate::chain::record::{Record, RecordFile, attachments};
+use crate::chain::record::{Record, RecordFile, RecordPlace, attachments};
 use crate::chain::session::Session;
 use ipam_cli::Row;
 use ipam_kit::cni::address::parse_address;
@@ -156,17 +155,17 @@ impl AllocatorLease {
         Some(best)
     }
 
-    /// Lists the paths of the records that may name it; empty for a lease of another node or
+    /// Lists the places of the records that may name it; empty for a lease of another node or
     /// without an owner.
     ///
     /// # Errors
     /// The records could not be listed.
-    pub(super) fn records(&self) -> Result<Vec<PathBuf>> {
+    pub(super) fn records(&self) -> Result<Vec<RecordPlace>> {
         let attachments = self.attachments().transpose()?.unwrap_or_default();
         let node_records = &self.node_records;
         Ok(attachments
             .iter()
-            .map(|its| node_records.state.record(&node_records.network, its))
+            .map(|its| RecordPlace::of(&node_records.state, &node_records.network, its))
             .collect())
     }
 
@@ -198,7 +197,7 @@ impl AllocatorLease {
 
 impl NodeRecords {
     fn look(&self, address: IpAddr, attachment: &Attachment) -> Option<RecordState> {
-        match RecordFile::look(&self.state.record(&self.network, attachment)) {
+        match RecordFile::look(&RecordPlace::of(&self.state, &self.network, attachment)) {
             Presence::Absent => None,
             Presence::Held((record, true)) => {
                 Some(RecordState { state: "busy", record: Some(record) })

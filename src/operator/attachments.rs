@@ -5,7 +5,7 @@ use super::lock_holder::describe_holder;
 use super::other_identities::of_other_identities;
 use super::printed::Printed;
 use crate::chain::record::{
-    Record, RecordFile, SetAside, State, attachments, networks, now, set_aside,
+    Record, RecordFile, RecordPlace, SetAside, State, attachments, networks, now, set_aside,
 };
 use ipam_cli::{Column, Row};
 use ipam_kit::cni::{Attachment, NetworkName};
@@ -62,10 +62,10 @@ pub(super) fn no_record(network: &NetworkName) -> String {
 
 /// The row of one record; `None` if it is gone.
 fn row(state: &StateDir, network: &NetworkName, attachment: &Attachment) -> Option<Row> {
-    let path = state.record(network, attachment);
-    let (record, word, why) = match RecordFile::look(&path) {
+    let place = RecordPlace::of(state, network, attachment);
+    let (record, word, why) = match RecordFile::look(&place) {
         Presence::Absent => return None,
-        Presence::Held((record, true)) => (record, "busy", Some(describe_holder(&path))),
+        Presence::Held((record, true)) => (record, "busy", Some(describe_holder(place.path()))),
         Presence::Held((record, false)) => {
             let word = record.state().as_str();
             let why = why_so(&record);

@@ -1,7 +1,6 @@
 //! `forget`: drops a record that no DEL can end: its store is permanently lost, or it is
 //! unreadable.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use super::call::Operator;
 use super::printed::Printed;
 use crate::chain::gc::BUSY;
 use crate::chain::record::{
-    Event, Opened, Record, RecordFile, RepeatList, SetAside, attachments, set_aside,
+    Event, Opened, Record, RecordFile, RecordPlace, RepeatList, SetAside, attachments, set_aside,
 };
 use ipam_cli::push_line;
 use ipam_kit::cni::{Attachment, ContainerId, IfName};
@@ -31,8 +30,8 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let yes = operator.does_it();
     let mut text = String::new();
     for attachment in attachments(&folder)?.iter().filter(|found| is_meant(found)) {
-        let path = state.record(&network, attachment);
-        let left = if yes { drop_record(&path)? } else { preview(&path) };
+        let place = RecordPlace::of(&state, &network, attachment);
+        let left = if yes { drop_record(&place)? } else { preview(&place) };
         let Some(left) = left else { continue };
         if yes {
             RepeatList::of(&state).remove(&network, attachment);
@@ -44,7 +43,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
             continue;
         }
         if yes {
-            remove(&path)?;
+            remove(&RecordPlace::of(&state, &network, &attachment), &path)?;
         }
         let path = path.display();
         let about = format!("{attachment} on {network}, unreadable in {path}; {UNKNOWN}");
@@ -53,11 +52,12 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     if let Some(ifname) = ifname.filter(|_| text.is_empty()) {
         let netns = String::new();
         let attachment = Attachment { container: container.clone(), ifname, netns };
-        let path = state.record(&network, &attachment);
         // A record of another interface says that this one was not added.
-        if path.parent().is_some_and(|folder| !folder.exists()) {
+        let place = RecordPlace::of(&state, &network, &attachment);
+        let is_its = |other: &Attachment| other.container == container;
+        if !place.folder().exists() && !attachments(&folder)?.iter().any(is_its) {
             if yes {
-                record_forgotten(&path)?;
+                record_forgotten(&place)?;
             }
             push_forgotten(&mut text, yes, &format!("{attachment} on {network}; {UNRECORDED}"));
         }
@@ -79,8 +79,8 @@ const UNKNOWN: &str = "its addresses are unknown, and an allocator may still hol
 const UNRECORDED: &str = "it has no record, and its next DEL releases nothing";
 
 /// Makes the next DEL of an attachment without a record release nothing.
-fn record_forgotten(path: &Path) -> Result<()> {
-    let Opened { mut file, record, .. } = RecordFile::open(path)?;
+fn record_forgotten(place: &RecordPlace) -> Result<()> {
+    let Opened { mut file, record } = RecordFile::open(place)?;
     // An ADD may have come between.
     if record.is_empty() { file.append(&Event::Forgotten(Map::new())) } else { Ok(()) }
 }
@@ -93,8 +93,8 @@ fn push_forgotten(text: &mut String, yes: bool, about: &str) {
 }
 
 /// Describes the leases that dropping a record would leave; `None` without a record.
-fn preview(path: &Path) -> Option<String> {
-    match RecordFile::look(path) {
+fn preview(place: &RecordPlace) -> Option<String> {
+    match RecordFile::look(place) {
         Presence::Absent => None,
         Presence::Held((_, true)) => Some(BUSY.to_owned()),
         Presence::Held((record, false)) => Some(describe_left(&record)),
@@ -103,11 +103,12 @@ fn preview(path: &Path) -> Option<String> {
 }
 
 /// Drops a record, and describes the leases that it leaves.
-fn drop_record(path: &Path) -> Result<Option<String>> {
-    let opened = match RecordFile::open_existing(path, Duration::ZERO)? {
+fn drop_record(place: &RecordPlace) -> Result<Option<String>> {
+    let path = place.path();
+    let opened = match RecordFile::open_existing(place, Duration::ZERO)? {
         Presence::Absent => return Ok(None),
         Presence::Held(opened) => opened,
-        Presence::Unreadable(_) => return remove(path).map(|()| Some(UNKNOWN.to_owned())),
+        Presence::Unreadable(_) => return remove(place, path).map(|()| Some(UNKNOWN.to_owned())),
     };
     let left = describe_left(&opened.record);
     let removed = opened.file.remove();
@@ -116,17 +117,13 @@ fn drop_record(path: &Path) -> Result<Option<String>> {
 }
 
 /// Removes a file that cannot be read, and the container's folder with the last one.
-fn remove(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
+fn remove(place: &RecordPlace, path: &Path) -> Result<()> {
+    match place.remove(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(Error::io(format!("cannot remove {}", path.display()), error));
+            Err(Error::io(format!("cannot remove {}", path.display()), error))
         }
-        _ => {}
+        _ => Ok(()),
     }
-    if let Some(folder) = path.parent() {
-        let _ = fs::remove_dir(folder);
-    }
-    Ok(())
 }
 
 /// Describes the leases that stay in the stores without the record.

@@ -90,7 +90,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::chain::record::{AttemptHeader, Event, Granted, Held, RecordFile, Run, now};
+    use crate::chain::record::tests::attachment;
+    use crate::chain::record::{
+        AttemptHeader, Event, Granted, Held, RecordFile, RecordPlace, Run, now,
+    };
     use ipam_kit::error::ErrorCode;
 
     fn run(words: &[&str]) -> Result<String> {
@@ -102,8 +105,9 @@ mod tests {
     fn records_are_listed_and_forgotten() {
         let temp = tempfile::TempDir::new().unwrap();
         let root = temp.path().to_str().unwrap();
-        let path = temp.path().join("attachments/net/c1/eth0");
-        let mut file = RecordFile::open(&path).unwrap().file;
+        let folder = temp.path().join("attachments/net");
+        let place = RecordPlace::below(&folder, &attachment("c1", "eth0"));
+        let mut file = RecordFile::open(&place).unwrap().file;
         let attempt = AttemptHeader {
             time: now() - 90_000,
             chain: vec!["a".to_owned(), "b".to_owned()],
@@ -131,9 +135,9 @@ mod tests {
         assert_eq!(list[0]["addresses"], json!(["10.0.0.2/24"]));
 
         let dry = run(&["forget", "net", "c1", "--state-dir", root]).unwrap();
-        assert!(dry.contains("b may still hold 10.0.0.2/24") && path.exists(), "{dry}");
+        assert!(dry.contains("b may still hold 10.0.0.2/24") && place.path().exists(), "{dry}");
         run(&["forget", "net", "c1", "eth0", "--yes", "--state-dir", root]).unwrap();
-        assert!(!path.exists());
+        assert!(!place.path().exists());
         assert_eq!(
             run(&["forget", "net", "c1", "--state-dir", root]).unwrap_err().code(),
             ErrorCode::UNKNOWN_CONTAINER

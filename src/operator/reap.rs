@@ -14,7 +14,7 @@ use super::printed::Printed;
 use crate::chain::Chain;
 use crate::chain::gc::{BUSY, Staleness, open_if_stale, protection};
 use crate::chain::record::{
-    Record, RecordFile, SetAside, State, attachments, networks, now, set_aside,
+    Record, RecordFile, RecordPlace, SetAside, State, attachments, networks, now, set_aside,
 };
 use crate::chain::release::NetworkAttachment;
 use crate::chain::session::Session;
@@ -144,7 +144,7 @@ impl Reaper<'_> {
     /// Judges a record without its lock, so that a dry run changes nothing.
     fn look(&self, network: &NetworkName, attachment: Attachment) -> Option<ReapEntry> {
         let (record, state, why, outcome) =
-            match RecordFile::look(&self.state.record(network, &attachment)) {
+            match RecordFile::look(&RecordPlace::of(&self.state, network, &attachment)) {
                 Presence::Absent => return None,
                 Presence::Unreadable(error) => {
                     let why = why_unreadable(network, &attachment, &error);
@@ -188,7 +188,7 @@ impl Reaper<'_> {
     fn release_all(&self, seen: &mut [ReapEntry], mut round: ReleaseRound, printed: &mut Printed) {
         let mut due: Vec<&mut ReapEntry> =
             seen.iter_mut().filter(|it| it.outcome == WOULD).collect();
-        sort_oldest_first(&mut due, |it| self.state.record(&it.network, &it.attachment));
+        sort_oldest_first(&mut due, |it| RecordPlace::of(&self.state, &it.network, &it.attachment));
         for seen in due {
             match self.release(seen, &mut round) {
                 Ok((outcome, None)) => seen.outcome = outcome,
@@ -229,10 +229,10 @@ impl Reaper<'_> {
             return Ok((KEPT, Some(why)));
         }
         let target = NetworkAttachment { network: &session.request.network, attachment };
-        let path = self.state.record(network, attachment);
+        let place = RecordPlace::of(&self.state, network, attachment);
         Ok(match round.release(&session, target, *opened)? {
             Tried::No(why) => (LEFT, Some(why)),
-            Tried::Released if path.exists() => (TO_BE_REPEATED, None),
+            Tried::Released if place.path().exists() => (TO_BE_REPEATED, None),
             Tried::Released => (RELEASED, None),
         })
     }

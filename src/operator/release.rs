@@ -84,9 +84,9 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
 /// Removes a released address from the held ones in its owner's record, so that `reassert` does not
 /// claim it again. The delegates to send a DEL to stay in the record.
 fn remove_from_record(lease: &AllocatorLease) -> Result<()> {
-    for path in lease.records()? {
-        let opened = RecordFile::open_existing(&path, RecordFile::PATIENCE)?.known()?;
-        let Some(Opened { mut file, record, .. }) = opened else { continue };
+    for place in lease.records()? {
+        let opened = RecordFile::open_existing(&place, RecordFile::PATIENCE)?.known()?;
+        let Some(Opened { mut file, record }) = opened else { continue };
         let Some((held, _)) = record.held() else { continue };
         let mut left = held.clone();
         for ran in &mut left.runs {

@@ -226,7 +226,7 @@ fn what_is_not_held_is_not_claimed_but_its_store_is_accepted() {
     world.full("ipam-da-x.cni");
     world.call("ADD", "c2", &with(&network(&world), "store", "b")).failure();
     world.call("DEL", "c1", &network(&world)).success();
-    fs::write(world.record("c2").with_file_name("net1"), "not json\n").unwrap();
+    fs::write(world.record("c2").with_file_name("c2:net1"), "not json\n").unwrap();
     fs::remove_dir_all(world.path("net.d")).unwrap();
     // The refused ADD owes nothing, so that nothing tells of its store.
     let outcome = world.reassert(&["--yes"]);

@@ -62,7 +62,7 @@ impl OwnerTable {
         Ok(Self { file, hashes })
     }
 
-    /// Reads the line before the slots; `None` if there is none.
+    /// Reads the line before the slots; `None` if it was never written.
     pub(crate) fn header(&self) -> io::Result<Option<String>> {
         let bytes = self.read(0, HEADER)?;
         let line = bytes.split(|byte| *byte == b'\n').next().filter(|line| line.len() < HEADER);

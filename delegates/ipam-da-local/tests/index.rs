@@ -221,17 +221,23 @@ fn the_index_is_readable_by_root_alone() {
 
 #[test]
 fn an_add_makes_one_inode_and_a_repeated_one_none() {
-    let place = Place::new(&[SUBNET]);
-    place.add(Program::Allocator, "a");
-    let made = || {
-        let network = place.network(Program::Allocator);
-        made_by_call(&place.world, &place.file(Program::Allocator), "ADD", C1, &network)
-    };
-    // The lease, without a name at first.
-    assert_eq!(made(), [PathBuf::from("data/net")]);
-    assert_eq!(made(), [] as [PathBuf; 0]);
-    place.del(Program::Allocator, C1);
-    assert_eq!(made(), [PathBuf::from("data/net")]);
+    let in_memory = tempfile::TempDir::new_in("/dev/shm").unwrap();
+    let mut place = Place::new(&[SUBNET]);
+    // The leases and the index may be on different file systems.
+    for state in [in_memory.path().to_owned(), place.world.path("state")] {
+        place.ipam = serde_json::json!({"stateDir": state});
+        place.add(Program::Allocator, "a");
+        let made = || {
+            let network = place.network(Program::Allocator);
+            made_by_call(&place.world, &place.file(Program::Allocator), "ADD", C1, &network)
+        };
+        // The lease, without a name at first.
+        assert_eq!(made(), [PathBuf::from("data/net")]);
+        assert_eq!(made(), [] as [PathBuf; 0]);
+        place.del(Program::Allocator, C1);
+        assert_eq!(made(), [PathBuf::from("data/net")]);
+        place.del(Program::Allocator, C1);
+    }
 }
 
 /// How many system calls a call makes.

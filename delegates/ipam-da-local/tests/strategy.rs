@@ -104,7 +104,7 @@ fn called(place: &Place, program: Program, verb: &str) -> Outcome {
 
 /// A record as an earlier release wrote it, which ignored the key.
 fn ask_in_record(place: &Place) {
-    let record = place.world.path("state/attachments/net/c1/eth0");
+    let record = place.world.record("c1");
     if let Ok(text) = fs::read_to_string(&record) {
         let asking = text.replace(r#""dataDir":"#, r#""strategy":"best","dataDir":"#);
         assert_ne!(asking, text);

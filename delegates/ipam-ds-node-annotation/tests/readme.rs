@@ -44,7 +44,7 @@ fn the_networks_and_commands_do_what_is_shown() {
     assert_eq!(add("c1", &preset), "172.16.5.2/24");
     let leases = site.host.path("/var/lib/cni/networks/mynet");
     assert!(leases.join("172.16.5.2").exists());
-    let record = "/var/lib/cni/ipam-delegated/attachments/mynet/c1/eth0";
+    let record = "/var/lib/cni/ipam-delegated/attachments/mynet/c1:eth0";
     let record = fs::read_to_string(site.host.path(record)).unwrap();
     assert!(record.contains("/usr/lib/cni/host-local"), "{record}");
     conf.as_object_mut().unwrap().remove("nextipam");

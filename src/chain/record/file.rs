@@ -8,13 +8,13 @@ use log::{debug, warn};
 use rustix::fs::OFlags;
 
 use super::lines::{ParseError, parse, write};
-use super::list::SET_ASIDE;
 use super::opening::{
     APPEND, OpenError, inherited, is_absent, is_no_record, make_file, open_file, unreadable,
 };
+use super::place::RecordPlace;
 use super::{Event, Record, now};
 use ipam_kit::error::{Error, ErrorCode, Result};
-use ipam_kit::host::{beside, is_at, lock, open_own};
+use ipam_kit::host::{is_at, lock, make_private_folder, open_own};
 use ipam_kit::presence::Presence;
 
 /// Records beyond this many bytes are rewritten when the next ADD opens them.
@@ -26,6 +26,7 @@ const COMPACT_BEYOND: usize = 64 * 1024;
 /// chain lives, no other call works on the attachment.
 #[derive(Debug)]
 pub(crate) struct RecordFile {
+    place: RecordPlace,
     path: PathBuf,
     file: File,
     /// The last line has no end: the next append begins one of its own.
@@ -38,8 +39,6 @@ pub(crate) struct RecordFile {
 pub(crate) struct Opened {
     pub file: RecordFile,
     pub record: Record,
-    /// This call has made its folder, so no other file of the attachment is in it.
-    pub made_folder: bool,
 }
 
 impl RecordFile {
@@ -52,24 +51,24 @@ impl RecordFile {
     ///
     /// # Errors
     /// 11 while another process holds it; 113 if it cannot be opened or read, or a newer program wrote it.
-    pub(crate) fn open(path: &Path) -> Result<Opened> {
-        Self::try_open(path).map_err(|error| error.at(path))
+    pub(crate) fn open(place: &RecordPlace) -> Result<Opened> {
+        Self::try_open(place).map_err(|error| error.at(place.path()))
     }
 
     /// [`RecordFile::open`] for a verb that releases: if the file cannot be written, this only reads it.
     ///
     /// # Errors
     /// 11 while another process holds it; 113 if it cannot be read this time, or a newer program wrote it.
-    pub(crate) fn open_to_release(path: &Path) -> Result<Presence<Opened>> {
-        Self::or_read_only(path, Self::try_open(path).map(Presence::Held))
+    pub(crate) fn open_to_release(place: &RecordPlace) -> Result<Presence<Opened>> {
+        Self::or_read_only(place, Self::try_open(place).map(Presence::Held))
     }
 
     /// Opens and locks an existing record, and waits for its lock. The disk may be read-only.
     ///
     /// # Errors
     /// As for [`RecordFile::open_to_release`].
-    pub(crate) fn open_to_look(path: &Path) -> Result<Presence<Opened>> {
-        Self::or_read_only(path, Self::try_existing(path, Self::PATIENCE))
+    pub(crate) fn open_to_look(place: &RecordPlace) -> Result<Presence<Opened>> {
+        Self::or_read_only(place, Self::try_existing(place, Self::PATIENCE))
     }
 
     /// Opens and locks an existing record. One that cannot be read stays as it is.
@@ -77,31 +76,37 @@ impl RecordFile {
     /// # Errors
     /// 11 while another process holds it; 113 if it cannot be opened or read, or a newer program wrote
     /// it. A record that is not valid is [`Presence::Unreadable`].
-    pub(crate) fn open_existing(path: &Path, patience: Duration) -> Result<Presence<Opened>> {
-        Self::try_existing(path, patience).map_err(|error| error.at(path))
+    pub(crate) fn open_existing(
+        place: &RecordPlace,
+        patience: Duration,
+    ) -> Result<Presence<Opened>> {
+        Self::try_existing(place, patience).map_err(|error| error.at(place.path()))
     }
 
-    fn try_open(path: &Path) -> Result<Opened, OpenError> {
+    fn try_open(place: &RecordPlace) -> Result<Opened, OpenError> {
         let give_up = Instant::now() + Self::PATIENCE;
-        let mut made_folder = false;
         loop {
-            let (file, made) = make_file(path).map_err(OpenError::Opening)?;
-            made_folder |= made;
-            let Some((this, bytes)) = Self::read_locked(file, path, give_up)? else { continue };
+            let path = place.path();
+            let file = make_file(path).map_err(OpenError::Opening)?;
+            let read = Self::read_locked(file, place, path, give_up)?;
+            let Some((this, bytes)) = read else { continue };
             match parse(&bytes) {
-                Ok(record) => return Ok(this.opened(record, bytes.len(), made_folder)),
+                Ok(record) => return Ok(this.opened(record, bytes.len())),
                 Err(ParseError::NewerFormat(format)) => return Err(OpenError::Newer(format)),
                 Err(ParseError::Invalid(reason)) => {
                     this.set_aside(&reason).map_err(OpenError::Opening)?;
-                    made_folder = false;
                 }
             }
         }
     }
 
-    fn try_existing(path: &Path, patience: Duration) -> Result<Presence<Opened>, OpenError> {
+    fn try_existing(
+        place: &RecordPlace,
+        patience: Duration,
+    ) -> Result<Presence<Opened>, OpenError> {
         let give_up = Instant::now() + patience;
         loop {
+            let path = place.path();
             let file = match open_file(path, true) {
                 Ok(file) => file,
                 Err(error) if is_absent(&error) => return Ok(Presence::Absent),
@@ -110,9 +115,10 @@ impl RecordFile {
                 }
                 Err(error) => return Err(OpenError::Opening(error)),
             };
-            let Some((this, bytes)) = Self::read_locked(file, path, give_up)? else { continue };
+            let read = Self::read_locked(file, place, path, give_up)?;
+            let Some((this, bytes)) = read else { continue };
             return match parse(&bytes) {
-                Ok(record) => Ok(Presence::Held(this.opened(record, bytes.len(), false))),
+                Ok(record) => Ok(Presence::Held(this.opened(record, bytes.len()))),
                 Err(ParseError::NewerFormat(format)) => Err(OpenError::Newer(format)),
                 Err(ParseError::Invalid(reason)) => {
                     Ok(Presence::Unreadable(unreadable(path, reason)))
@@ -123,9 +129,10 @@ impl RecordFile {
 
     /// Reads a record that could not be opened for writing.
     fn or_read_only(
-        path: &Path,
+        place: &RecordPlace,
         opened: Result<Presence<Opened>, OpenError>,
     ) -> Result<Presence<Opened>> {
+        let path = place.path();
         let error = match opened {
             Err(OpenError::Opening(error)) => error,
             opened => return opened.map_err(|error| error.at(path)),
@@ -156,15 +163,17 @@ impl RecordFile {
             Err(ParseError::Invalid(reason)) => Ok(Presence::Unreadable(unreadable(path, reason))),
             Ok(record) => {
                 let empty = record.is_empty();
-                let file = Self { path: path.to_owned(), file, torn: false, empty };
-                Ok(Presence::Held(Opened { file, record, made_folder: false }))
+                let (place, path) = (place.clone(), path.to_owned());
+                let file = Self { place, path, file, torn: false, empty };
+                Ok(Presence::Held(Opened { file, record }))
             }
         }
     }
 
     /// Reads a record without its lock, and reports whether a call works on it. A record of a newer program is
     /// [`Presence::Unreadable`], too; its error has the advice to upgrade.
-    pub(crate) fn look(path: &Path) -> Presence<(Record, bool)> {
+    pub(crate) fn look(place: &RecordPlace) -> Presence<(Record, bool)> {
+        let path = place.path();
         let mut file = match open_own(path, OFlags::RDONLY, 0) {
             Ok(file) => file,
             Err(error) if is_absent(&error) => return Presence::Absent,
@@ -187,6 +196,7 @@ impl RecordFile {
     /// Locks and reads the file; `None` if another one has replaced it meanwhile.
     fn read_locked(
         mut file: File,
+        place: &RecordPlace,
         path: &Path,
         give_up: Instant,
     ) -> Result<Option<(Self, Vec<u8>)>, OpenError> {
@@ -200,10 +210,11 @@ impl RecordFile {
         // A disk that fails now may work for the next call: only what was read is judged.
         file.read_to_end(&mut bytes).map_err(OpenError::Reading)?;
         let torn = bytes.last().is_some_and(|last| *last != b'\n');
-        Ok(Some((Self { path: path.to_owned(), file, torn, empty: true }, bytes)))
+        let (place, path) = (place.clone(), path.to_owned());
+        Ok(Some((Self { place, path, file, torn, empty: true }, bytes)))
     }
 
-    fn opened(mut self, record: Record, length: usize, made_folder: bool) -> Opened {
+    fn opened(mut self, record: Record, length: usize) -> Opened {
         // A first line that was cut short announced nothing.
         self.empty = record.is_empty();
         if length > COMPACT_BEYOND {
@@ -215,7 +226,7 @@ impl RecordFile {
                 }
             }
         }
-        Opened { file: self, record, made_folder }
+        Opened { file: self, record }
     }
 
     /// Appends an event in one write.
@@ -262,16 +273,7 @@ impl RecordFile {
             // The file at its path now is another call's.
             return Ok(());
         }
-        fs::remove_file(&self.path)?;
-        // Other interfaces of the container keep the folder.
-        if let Some(folder) = self.path.parent()
-            && fs::remove_dir(folder).is_err()
-        {
-            // What a kill left of a compaction.
-            let _ = fs::remove_file(beside(&self.path, ":new"));
-            let _ = fs::remove_dir(folder);
-        }
-        Ok(())
+        self.place.remove(&self.path)
     }
 
     /// Removes the record if no event was ever written to it.
@@ -289,11 +291,12 @@ impl RecordFile {
     }
 
     fn compact(&self, record: &Record) -> io::Result<Self> {
-        let new = beside(&self.path, ":new");
+        let new = RecordPlace::draft(&self.path);
         let _ = fs::remove_file(&new);
         let file = open_own(&new, APPEND | OFlags::CREATE | OFlags::EXCL, 0o600)?;
         let file = inherited(&file)?;
-        let mut compacted = Self { path: self.path.clone(), file, torn: false, empty: false };
+        let (place, path) = (self.place.clone(), self.path.clone());
+        let mut compacted = Self { place, path, file, torn: false, empty: false };
         compacted.file.lock()?;
         for event in record.compacted() {
             compacted.append(&event).map_err(io::Error::other)?;
@@ -304,7 +307,8 @@ impl RecordFile {
     }
 
     fn set_aside(self, reason: &str) -> io::Result<()> {
-        let aside = beside(&self.path, &format!("{SET_ASIDE}{}", now()));
+        let aside = self.place.aside(now());
+        make_private_folder(self.place.folder())?;
         fs::rename(&self.path, &aside)?;
         warn!(
             "the attachment record {} cannot be read ({reason}): moved to {}; what it held is unknown",

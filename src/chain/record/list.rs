@@ -1,9 +1,11 @@
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use log::warn;
 
+use super::place::{RecordPlace, SET_ASIDE};
 use ipam_kit::cni::{Attachment, ContainerId, IfName, NetworkName};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::StateDir;
@@ -16,22 +18,32 @@ pub(crate) fn networks(state: &StateDir) -> Result<Vec<NetworkName>> {
 
 /// The attachments that have a record in a network's folder, by name.
 pub(crate) fn attachments(folder: &Path) -> Result<Vec<Attachment>> {
-    let mut found = Vec::new();
-    for container in names(folder)? {
-        let folder = folder.join(&container);
-        for ifname in names_in(&folder)?.into_iter().filter(|name| is_record_name(name)) {
-            match (ContainerId::parse(&container), IfName::parse(&ifname)) {
-                (Ok(container), Ok(ifname)) => {
-                    found.push(Attachment { container, ifname, netns: String::new() });
+    let mut found = BTreeMap::new();
+    let mut add = |container: &str, ifname: &str, path: &Path| match parse(container, ifname) {
+        Some(attachment) => {
+            found.insert((container.to_owned(), ifname.to_owned()), attachment);
+        }
+        None => warn!("ignores {}: expected an attachment record", path.display()),
+    };
+    for name in names(folder)? {
+        let path = folder.join(&name);
+        match name.split_once(':') {
+            Some((container, ifname)) if is_record_name(ifname) => add(container, ifname, &path),
+            Some(_) => {}
+            None => {
+                for ifname in names_in(&path)?.iter().filter(|name| is_record_name(name)) {
+                    add(&name, ifname, &path.join(ifname));
                 }
-                _ => warn!(
-                    "ignores {}: expected an attachment record",
-                    folder.join(&ifname).display()
-                ),
             }
         }
     }
-    Ok(found)
+    Ok(found.into_values().collect())
+}
+
+fn parse(container: &str, ifname: &str) -> Option<Attachment> {
+    let container = ContainerId::parse(container).ok()?;
+    let ifname = IfName::parse(ifname).ok()?;
+    Some(Attachment { container, ifname, netns: String::new() })
 }
 
 /// An unreadable record: what its attachment held is unknown.
@@ -49,14 +61,11 @@ pub(crate) struct SetAside {
 /// A folder could not be listed.
 pub(crate) fn set_aside(folder: &Path) -> Result<Vec<SetAside>> {
     let mut found = Vec::new();
-    for container in names(folder)? {
+    for container in names(folder)?.into_iter().filter(|name| is_record_name(name)) {
         let folder = folder.join(&container);
         for name in names_in(&folder)? {
             let Some((ifname, _)) = name.split_once(SET_ASIDE) else { continue };
-            if let (Ok(container), Ok(ifname)) =
-                (ContainerId::parse(&container), IfName::parse(ifname))
-            {
-                let attachment = Attachment { container, ifname, netns: String::new() };
+            if let Some(attachment) = parse(&container, ifname) {
                 found.push(SetAside { attachment, path: folder.join(&name) });
             }
         }
@@ -64,25 +73,20 @@ pub(crate) fn set_aside(folder: &Path) -> Result<Vec<SetAside>> {
     Ok(found)
 }
 
-/// The unreadable records of the attachment whose record is at `path`, the oldest first.
+/// The unreadable records of an attachment, the oldest first.
 ///
 /// # Errors
-/// Its folder could not be listed.
-pub(crate) fn set_aside_of(path: &Path) -> Result<Vec<PathBuf>> {
-    let Some(folder) = path.parent() else { return Ok(Vec::new()) };
-    let ifname = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let prefix = format!("{ifname}{SET_ASIDE}");
-    let mut names = names_in(folder)?;
+/// The container's folder could not be listed.
+pub(crate) fn set_aside_of(place: &RecordPlace) -> Result<Vec<PathBuf>> {
+    let prefix = place.aside_prefix();
+    let mut names = names_in(place.folder())?;
     names.retain(|name| name.starts_with(&prefix));
-    Ok(names.into_iter().map(|name| folder.join(name)).collect())
+    Ok(names.into_iter().map(|name| place.folder().join(name)).collect())
 }
 
-/// The part of the name of a record set aside, between the interface and a time.
-pub(crate) const SET_ASIDE: &str = ":unreadable-";
-
-/// Whether a file name in a container's folder is an interface name. Unreadable and half-made records
-/// have a `:`, which no interface name has.
-pub(crate) fn is_record_name(name: &str) -> bool {
+/// Whether a name may be a container or an interface. Records that are unreadable or half-made have
+/// one more `:`.
+fn is_record_name(name: &str) -> bool {
     !name.contains(':')
 }
 
@@ -134,16 +138,16 @@ mod tests {
     use std::fs;
 
     use super::super::RecordFile;
+    use super::super::tests::attachment;
     use super::*;
 
     #[test]
     fn a_record_that_was_set_aside_is_listed_with_its_attachment() {
         let temp = tempfile::TempDir::new().unwrap();
-        let record = temp.path().join("c1/eth0");
-        fs::create_dir_all(record.parent().unwrap()).unwrap();
-        fs::write(&record, "no event\n").unwrap();
-        drop(RecordFile::open(&record).unwrap());
-        fs::write(record.with_file_name("eth0:new"), "").unwrap();
+        let place = RecordPlace::below(temp.path(), &attachment("c1", "eth0"));
+        fs::write(place.path(), "no event\n").unwrap();
+        drop(RecordFile::open(&place).unwrap());
+        fs::write(temp.path().join("c1:eth0:new"), "").unwrap();
         let found = set_aside(temp.path()).unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].attachment.to_string(), "c1/eth0");

@@ -11,6 +11,7 @@ mod file;
 mod lines;
 mod list;
 mod opening;
+mod place;
 mod repeat_list;
 mod workload;
 
@@ -20,6 +21,7 @@ pub(crate) use event::{
 pub(crate) use failure::FailureReason;
 pub(crate) use file::{Opened, RecordFile};
 pub(crate) use list::{SetAside, attachments, networks, set_aside, set_aside_of};
+pub(crate) use place::RecordPlace;
 pub(crate) use repeat_list::{RepeatEntry, RepeatList};
 pub(crate) use workload::Workload;
 
@@ -365,4 +367,4 @@ impl Record {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

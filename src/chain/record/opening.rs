@@ -14,9 +14,8 @@ use ipam_kit::host::{make_private_folder, open_own};
 /// The flags that open a record for writing.
 pub(super) const APPEND: OFlags = OFlags::RDWR.union(OFlags::APPEND);
 
-/// Opens the record for appending, or makes it; also reports whether its folder was made.
-pub(super) fn make_file(path: &Path) -> io::Result<(File, bool)> {
-    let mut made = false;
+/// Opens the record for appending, or makes it and its folder.
+pub(super) fn make_file(path: &Path) -> io::Result<File> {
     for _ in 0..100 {
         match open_own(path, APPEND | OFlags::CREATE, 0o600) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -24,11 +23,11 @@ pub(super) fn make_file(path: &Path) -> io::Result<(File, bool)> {
                 let vanished = [ErrorKind::NotFound, ErrorKind::AlreadyExists];
                 match make_private_folder(path.parent().unwrap_or(Path::new("/"))) {
                     Err(error) if !vanished.contains(&error.kind()) => return Err(error),
-                    _ => made = true,
+                    _ => {}
                 }
             }
             Err(error) => return Err(error),
-            Ok(file) => return Ok((inherited(&file)?, made)),
+            Ok(file) => return inherited(&file),
         }
     }
     Err(io::Error::new(ErrorKind::NotFound, "its folder keeps being removed"))

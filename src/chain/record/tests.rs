@@ -1,4 +1,5 @@
 use super::*;
+use ipam_kit::cni::{Attachment, ContainerId, IfName};
 use serde_json::Map;
 
 pub(crate) fn run(delegate: &str, store: &str) -> Run {
@@ -10,6 +11,14 @@ pub(crate) fn record(events: impl IntoIterator<Item = Event>) -> Record {
     let mut record = Record::default();
     events.into_iter().for_each(|event| record.apply(event));
     record
+}
+
+pub(crate) fn attachment(container: &str, ifname: &str) -> Attachment {
+    Attachment {
+        container: ContainerId::parse(container).unwrap(),
+        ifname: IfName::parse(ifname).unwrap(),
+        netns: String::new(),
+    }
 }
 
 fn attempt() -> Event {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::findings::Findings;
 use crate::chain::program::is_allocator;
-use crate::chain::record::{RecordFile, attachments};
+use crate::chain::record::{RecordFile, RecordPlace, attachments};
 use crate::chain::refreshed_run::present_ipam;
 use crate::chain::session::Session;
 use crate::chain::store_access::changed_paths;
@@ -55,8 +55,8 @@ impl Findings {
             self.error(error);
         }
         for attachment in found.into_iter().flatten() {
-            let path = session.state.record(network.name(), &attachment);
-            let Presence::Held((record, _)) = RecordFile::look(&path) else { continue };
+            let place = RecordPlace::of(&session.state, network.name(), &attachment);
+            let Presence::Held((record, _)) = RecordFile::look(&place) else { continue };
             let mut runs = record.runs();
             // If a selector named the store, the configuration has no key for it.
             runs.retain(|run| is_allocator(&run.delegate) && run.store_is_configured);

@@ -9,7 +9,8 @@ use super::{ClaimOutcome, Reassertion};
 use crate::chain::exec::DelegateOutput;
 use crate::chain::gc::BUSY;
 use crate::chain::record::{
-    AddOutcome, DelegateRun, Granted, Held, Opened, Record, RecordFile, Run, Workload, now,
+    AddOutcome, DelegateRun, Granted, Held, Opened, Record, RecordFile, RecordPlace, Run, Workload,
+    now,
 };
 use crate::chain::refreshed_run::{recorded_step, refresh_run};
 use crate::chain::release::{NetworkAttachment, claim_again};
@@ -25,8 +26,8 @@ use ipam_kit::presence::Presence;
 impl Reassertion<'_> {
     /// Claims what the record of an attachment holds.
     pub(super) fn claim_record(&mut self, network: &NetworkName, attachment: &Attachment) {
-        let path = self.state.record(network, attachment);
-        let (record, is_busy) = match RecordFile::look(&path) {
+        let place = RecordPlace::of(&self.state, network, attachment);
+        let (record, is_busy) = match RecordFile::look(&place) {
             Presence::Absent => return,
             Presence::Held(read) => read,
             Presence::Unreadable(error) => {
@@ -64,10 +65,10 @@ impl Reassertion<'_> {
         if !self.operator.does_it() {
             return self.claim_each(&session, attachment, record, None);
         }
-        let path = self.state.record(network, attachment);
-        match RecordFile::open_existing(&path, Duration::ZERO).and_then(Presence::known) {
+        let place = RecordPlace::of(&self.state, network, attachment);
+        match RecordFile::open_existing(&place, Duration::ZERO).and_then(Presence::known) {
             // It may have changed. Its lock is held until all is claimed.
-            Ok(Some(Opened { mut file, record, .. })) => {
+            Ok(Some(Opened { mut file, record })) => {
                 self.claim_each(&session, attachment, &record, Some(&mut file))
             }
             Ok(None) => Ok(()),

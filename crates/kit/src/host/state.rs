@@ -6,7 +6,7 @@ use rustix::fs::{Access, access, statvfs};
 use rustix::io::Errno;
 
 use super::{Node, Settings};
-use crate::cni::{Attachment, Network, NetworkName, shown};
+use crate::cni::{Network, NetworkName, shown};
 use crate::error::{Error, Result};
 
 /// The state folder: what this node knows of its attachments, and its identity.
@@ -56,11 +56,6 @@ impl StateDir {
     /// The folder of one network's attachment records.
     pub fn network(&self, network: &NetworkName) -> PathBuf {
         self.attachments().join(network.as_str())
-    }
-
-    /// The record of an attachment.
-    pub fn record(&self, network: &NetworkName, attachment: &Attachment) -> PathBuf {
-        self.network(network).join(attachment.container.as_str()).join(attachment.ifname.as_str())
     }
 
     /// The folder with the names of the records whose DEL has to be repeated.

@@ -7,12 +7,33 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{World, binary, kill_now, start, until};
+use super::{World, binary, kill_now, names, start, until};
 
 impl World {
     /// The record of an attachment on `net`.
     pub fn record(&self, container: &str) -> PathBuf {
-        self.path("state").join("attachments/net").join(container).join("eth0")
+        self.record_of(&format!("net/{container}/eth0"))
+    }
+
+    /// The record of `NETWORK/CONTAINER/IFNAME`: in a folder, if an earlier program made it there.
+    pub fn record_of(&self, attachment: &str) -> PathBuf {
+        let records = self.path("state/attachments");
+        let earlier = records.join(attachment);
+        let (folder, ifname) = attachment.rsplit_once('/').unwrap();
+        if earlier.exists() { earlier } else { records.join(format!("{folder}:{ifname}")) }
+    }
+
+    /// The names in the folder of `net`'s records.
+    pub fn records(&self) -> Vec<String> {
+        names(&self.path("state/attachments/net"))
+    }
+
+    /// Puts a record where earlier programs made it.
+    pub fn put_record_in_folder(&self, container: &str) {
+        let folder = self.path("state/attachments/net").join(container);
+        let record = self.record(container);
+        fs::create_dir_all(&folder).unwrap();
+        fs::rename(record, folder.join("eth0")).unwrap();
     }
 
     /// The processes whose environment names this world's plugin folder: calls, their delegates
@@ -50,10 +71,11 @@ impl World {
     #[track_caller]
     pub fn waits_for_lock(&self, call: &Child, container: &str) -> bool {
         let process = PathBuf::from(format!("/proc/{}", call.id()));
-        let record = format!("/attachments/net/{container}/eth0");
+        let record = self.record(container);
+        // A host of its own sees the state folder at another path.
+        let record = record.strip_prefix(self.path("state")).unwrap();
         let is_record = |entry: fs::DirEntry| {
-            let target = fs::read_link(entry.path()).unwrap_or_default();
-            target.display().to_string().ends_with(&record)
+            fs::read_link(entry.path()).is_ok_and(|file| file.ends_with(record))
         };
         until("the call to sleep with its record open", || {
             let mut open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
@@ -166,7 +188,7 @@ impl World {
         for entry in fs::read_dir(&folder).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             let record = fs::read_link(folder.join(&name)).unwrap();
-            let record = self.path("state/attachments").join(record);
+            let record = self.record_of(record.to_str().unwrap());
             let (due, rest) = name.split_once('.').unwrap();
             let number: u64 = due.parse().unwrap();
             if let Ok(text) = fs::read_to_string(&record) {

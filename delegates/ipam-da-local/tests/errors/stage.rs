@@ -343,9 +343,8 @@ impl<'a> Stage<'a> {
         let left = state("state");
         check!(left.iter().all(|name| known.contains(&name.as_str())), "state: {left:?}");
         let left = state("state/attachments/net");
-        check!(left.iter().all(|name| [OTHER, VICTIM].contains(&name.as_str())), "{left:?}");
-        let left = state(&format!("state/attachments/net/{VICTIM}"));
-        check!(left.is_empty() || left == ["eth0"], "{left:?}");
+        let known = [OTHER, VICTIM].map(|container| format!("{container}:eth0"));
+        check!(left.iter().all(|name| known.contains(name)), "{left:?}");
         let next = self.call("ADD", "next", &self.network());
         check!(next.exit == Some(0), "{next:?}");
         let next = addresses(&next.json());

@@ -154,7 +154,7 @@ fn a_pod_keeps_its_addresses_after_the_list_was_edited() {
         result = site.call_with("ADD", container, &args, &network).success();
         assert_eq!(addresses(&result).len(), 2);
     }
-    fs::remove_file(site.world.path("state/attachments/k8snet/without-record/eth0")).unwrap();
+    fs::remove_file(site.world.path("state/attachments/k8snet/without-record:eth0")).unwrap();
     let mut checked = edited.clone();
     checked["prevResult"] = result;
     site.call_with("CHECK", "without-record", &args, &checked).success();
