@@ -33,9 +33,9 @@ pub const CROWD: &[&str] = &["floor", "alone", "chain"];
 
 pub const fn drawing(allocator: &'static str) -> (Scale, Curves) {
     let curves = [
-        (Class::Floor, "a bare transaction", "floor ADD"),
-        (Class::Alone, allocator, "alone ADD"),
-        (Class::Chain, "the chain", "chain ADD"),
+        (Class::Floor, "a bare transaction", "floor ADD", None),
+        (Class::Alone, allocator, "alone ADD", None),
+        (Class::Chain, "the chain", "chain ADD", None),
     ];
     (Scale::FromZero, curves)
 }

@@ -73,9 +73,10 @@ impl System {
         }
         if let Some((scale, curves)) = self.drawing.filter(|_| build.is_static() && held == HELD) {
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("{}.svg", self.name));
-            let curve = |(class, name, key)| {
+            let curve = |(class, name, key, on_disk): (_, _, _, Option<&str>)| {
                 let points = results.series.iter().map(|(held, series)| (*held, &series[key]));
-                Curve { class, name, points: points.collect() }
+                let on_disk = on_disk.and_then(|key| results.series[0].1.get(key));
+                Curve { class, name, points: points.collect(), on_disk }
             };
             let curves = curves.into_iter().map(curve).collect();
             std::fs::write(path, plot::svg(&Drawing { runs, scale, curves })).unwrap();
@@ -106,7 +107,8 @@ impl System {
         let each = count("BENCH_EACH", 10);
         for _ in 0..count("BENCH_BATCHES", 9) {
             for name in self.crowd {
-                let now = throughput(&site.callers()[*name], each);
+                let Some(caller) = site.callers().get(*name) else { continue };
+                let now = throughput(caller, each);
                 for (verb, rate) in VERBS.iter().zip(now) {
                     rates.entry(format!("{name} {verb}")).or_default().push(rate);
                 }

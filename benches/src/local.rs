@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::caller::{Caller, Callers, Plugins, callers};
+use crate::caller::{Caller, Callers, Plugins, VERBS, callers};
+use crate::disk::Ext4;
 use crate::harness::System;
 use crate::network::{NETWORK, SIZE, address, after, network, pool, pools};
 use crate::plot::{Class, Scale};
@@ -24,31 +25,56 @@ pub const SYSTEM: System = System {
     runs: 100,
     warm_up: 1,
     start,
-    tables: &[Table::Held(&[
-        ("host-local ADD", None),
-        ("chain ADD", Some("host-local ADD")),
-        ("preset ADD", None),
-        ("allocator ADD", None),
-        ("host-local DEL", None),
-        ("chain DEL", Some("host-local DEL")),
-        ("preset DEL", None),
-        ("allocator DEL", None),
-    ])],
+    tables: &[
+        Table::Held(&[
+            ("host-local ADD", None),
+            ("chain ADD", Some("host-local ADD")),
+            ("preset ADD", None),
+            ("allocator ADD", None),
+            ("host-local DEL", None),
+            ("chain DEL", Some("host-local DEL")),
+            ("preset DEL", None),
+            ("allocator DEL", None),
+        ]),
+        Table::Cases {
+            corner: "fresh ext4",
+            cases: &["fresh ext4 host-local", "fresh ext4 chain", "fresh ext4 allocator"],
+            columns: VERBS,
+        },
+        Table::Cases {
+            corner: "busy ext4",
+            cases: &["busy ext4 host-local", "busy ext4 chain", "busy ext4 allocator"],
+            columns: VERBS,
+        },
+    ],
     drawing: Some((
         Scale::Logarithmic,
         [
-            (Class::Floor, "three bare processes", "three"),
-            (Class::HostLocal, "host-local", "host-local ADD"),
-            (Class::Chain, "ipam-delegated", "chain ADD"),
+            (Class::Floor, "three bare processes", "three", None),
+            (Class::HostLocal, "host-local", "host-local ADD", Some("busy ext4 host-local ADD")),
+            (Class::Chain, "ipam-delegated", "chain ADD", Some("busy ext4 chain ADD")),
         ],
     )),
-    crowd: &["chain", "host-local"],
+    crowd: &["chain", "host-local", "busy ext4 chain", "busy ext4 host-local"],
     crowded: 1,
     targets: &[
-        Ratio { of: "chain ADD", to: "host-local ADD", held: 0, most: [0.6, 1.5] },
+        Ratio { of: "chain ADD", to: "host-local ADD", held: 0, most: [0.52, 1.5] },
+        Ratio {
+            of: "fresh ext4 chain ADD",
+            to: "fresh ext4 host-local ADD",
+            held: 0,
+            most: [0.55, 1.5],
+        },
+        Ratio {
+            of: "busy ext4 chain ADD",
+            to: "busy ext4 host-local ADD",
+            held: 0,
+            most: [0.8, 1.5],
+        },
         Ratio { of: "chain ADD", to: "host-local ADD", held: 50_000, most: [0.01; 2] },
         Growth { of: "chain ADD", most: 1.2 },
-        RateRatio { of: "chain ADD", to: "host-local ADD", least: 1.5 },
+        RateRatio { of: "chain ADD", to: "host-local ADD", least: 2.5 },
+        RateRatio { of: "busy ext4 chain ADD", to: "busy ext4 host-local ADD", least: 1.2 },
         Memory { of: "chain", verbs: &["ADD"], most: 4096 },
         Memory { of: "selector", verbs: &["ADD"], most: 4096 },
         Memory { of: "allocator", verbs: &["ADD"], most: 4096 },
@@ -67,7 +93,19 @@ struct Folders {
     callers: Callers,
     plugins: Plugins,
     preset: Plugins,
+    disks: Vec<Disk>,
 }
+
+/// Folders on an ext4, whose callers have its name before their own.
+struct Disk {
+    name: &'static str,
+    ext4: Ext4,
+    /// How many files are made and removed before each round.
+    churn: usize,
+}
+
+/// How many files are made and removed on the busy disk, before all rounds and before each.
+const CHURN: [usize; 2] = [5000, 50];
 
 fn start(stage: &Stage<'_>, held: &[usize]) -> Sites {
     let plugins = stage.plugins("bin", &PROGRAMS).link("host-local", host_local());
@@ -76,9 +114,19 @@ fn start(stage: &Stage<'_>, held: &[usize]) -> Sites {
         // Given one after another.
         let taken: Vec<u32> = (0..u32::try_from(*held).unwrap()).collect();
         let root = stage.state().join(held.to_string());
-        Box::new(Folders::new(root, &taken, &plugins, &preset)) as Box<dyn Site>
+        Folders::new(root, &taken, &plugins, &preset)
     };
-    held.iter().map(site).collect()
+    let mut sites: Vec<_> = held.iter().map(site).collect();
+    for (name, churn) in [("fresh ext4", [0, 0]), ("busy ext4", CHURN)] {
+        let Some(ext4) = Ext4::mount() else { continue };
+        ext4.churn(churn[0]);
+        let folders = Folders::new(ext4.path().join("0"), &[], &plugins, &preset);
+        let named =
+            folders.callers.into_iter().map(|(caller, it)| (format!("{name} {caller}"), it));
+        sites[0].callers.extend(named);
+        sites[0].disks.push(Disk { name, ext4, churn: churn[1] });
+    }
+    sites.into_iter().map(|site| Box::new(site) as Box<dyn Site>).collect()
 }
 
 impl Site for Folders {
@@ -89,6 +137,12 @@ impl Site for Folders {
     fn round(&self, turn: &mut Turn<'_>) {
         for name in ["chain", "preset", "allocator"] {
             turn.pair(&self.callers, name);
+        }
+        for Disk { name, ext4, churn } in &self.disks {
+            ext4.churn(*churn);
+            for caller in ["chain", "allocator", "host-local"] {
+                turn.pair(&self.callers, &format!("{name} {caller}"));
+            }
         }
     }
 
@@ -150,7 +204,8 @@ impl Folders {
         for data in ["host-local", "chain"] {
             fill(&root.join(data).join(NETWORK), taken);
         }
-        Self { held: taken.len(), root, callers, plugins: plugins.clone(), preset: preset.clone() }
+        let (plugins, preset) = (plugins.clone(), preset.clone());
+        Self { held: taken.len(), root, callers, plugins, preset, disks: Vec::new() }
     }
 
     /// Lets the next call of the chain see the leases for the first time.

@@ -13,7 +13,9 @@ const LEAST: f64 = 0.1;
 /// Decades of leases, right of the place of none.
 const LEASES: [f64; 2] = [500.0, 50_000.0];
 /// Where none held stands: a logarithm has no zero.
-const NONE: f64 = 62.0;
+const NONE: f64 = 142.0;
+/// Where none held on a busy disk stands.
+const ON_DISK: f64 = 62.0;
 
 const STYLE: &str = "\
 svg { font: 13px system-ui, sans-serif } .ground { fill: #fff }
@@ -41,8 +43,8 @@ pub struct Drawing<'a> {
     pub curves: Vec<Curve<'a>>,
 }
 
-/// The curves of a system: class, name and series.
-pub type Curves = [(Class, &'static str, &'static str); 3];
+/// The curves of a system: class, name, series, and the series of a busy disk with none held.
+pub type Curves = [(Class, &'static str, &'static str, Option<&'static str>); 3];
 
 /// How costs are spread.
 #[derive(Clone, Copy)]
@@ -57,6 +59,8 @@ pub struct Curve<'a> {
     pub name: &'a str,
     /// By the leases held.
     pub points: Vec<(usize, &'a Times)>,
+    /// On a busy disk, with none held.
+    pub on_disk: Option<&'a Times>,
 }
 
 /// How a curve looks.
@@ -92,6 +96,11 @@ pub fn svg(drawing: &Drawing<'_>) -> String {
     );
     plot.text([left, 48.0], START, "note", &note);
     plot.axes();
+    if drawing.curves.iter().any(|curve| curve.on_disk.is_some()) {
+        let [left, _, _, bottom] = FRAME;
+        plot.line("axis", [left + ON_DISK, bottom], [left + ON_DISK, bottom + 5.0]);
+        plot.text([left + ON_DISK, bottom + 20.0], MIDDLE, "", "0, busy ext4");
+    }
     for curve in &drawing.curves {
         plot.curve(curve);
     }
@@ -140,7 +149,7 @@ impl Plot {
         self.text([middle, bottom + 42.0], MIDDLE, "", "leases held");
     }
 
-    fn curve(&mut self, Curve { class, name, points }: &Curve<'_>) {
+    fn curve(&mut self, Curve { class, name, points, on_disk }: &Curve<'_>) {
         let at = |plot: &Self, (held, times): &(usize, &Times)| [x(*held), plot.y(times.median())];
         let bare = *class == Class::Floor;
         let class = class.name();
@@ -150,14 +159,14 @@ impl Plot {
             self.line(&format!("line {class}{dashed}"), from, to);
         }
         let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
-        for point in points.iter().filter(|_| !bare) {
-            let [x, y] = at(self, point);
-            let [low, high] = [0.25, 0.75].map(|share| self.y(point.1.at(share)));
-            self.line(class, [x, low], [x, high]);
-            let _ = writeln!(
-                self.out,
-                "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\"/>"
-            );
+        for (held, times) in points.iter().filter(|_| !bare) {
+            self.point(class, x(*held), times);
+        }
+        if let Some(times) = on_disk {
+            let x = FRAME[0] + ON_DISK;
+            self.point(class, x, times);
+            let y = self.y(times.median());
+            self.text([x - 10.0, y + 4.0], END, class, &milliseconds(times));
         }
         if !bare {
             let [x, y] = at(self, first);
@@ -167,6 +176,14 @@ impl Plot {
         let bold = if bare { "" } else { " bold" };
         let label = format!("{name} {}", milliseconds(last.1));
         self.text([x + 12.0, y + 4.0], START, &format!("{class}{bold}"), &label);
+    }
+
+    fn point(&mut self, class: &str, x: f64, times: &Times) {
+        let y = self.y(times.median());
+        let [low, high] = [0.25, 0.75].map(|share| self.y(times.at(share)));
+        self.line(class, [x, low], [x, high]);
+        let _ =
+            writeln!(self.out, "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\"/>");
     }
 
     fn text(&mut self, [x, y]: [f64; 2], anchor: &str, class: &str, text: &str) {

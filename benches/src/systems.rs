@@ -9,6 +9,7 @@ mod chain;
 mod cluster;
 mod consul;
 mod crowd;
+mod disk;
 mod etcd;
 mod harness;
 mod ippool;

@@ -36,7 +36,7 @@ impl Target {
             Self::Ratio { of, to, held, most } => {
                 let most = most[usize::from(!build.is_static())];
                 let what = format!("{of} ≤ {most} × {to}{}", held_of(held));
-                let found = at(held).map(|series| series[of].ratio(&series[to]));
+                let found = at(held).and_then(|it| Some(it.get(of)?.ratio(it.get(to)?)));
                 found.map(|found| Row::new(what, times(found), found <= most)).into_iter().collect()
             }
             Self::Growth { of, most } => {
@@ -53,10 +53,10 @@ impl Target {
             Self::RateRatio { of, to, least } => {
                 let row = |(held, rates): &(usize, Series)| {
                     let what = format!("{AT_A_TIME} at a time, {of} a second ≥ {least} × {to}");
-                    let found = rates[of].ratios(&rates[to]).median();
-                    Row::new(what + &held_of(*held), times(found), found >= least)
+                    let found = rates.get(of)?.ratios(rates.get(to)?).median();
+                    Some(Row::new(what + &held_of(*held), times(found), found >= least))
                 };
-                rates.iter().map(row).collect()
+                rates.iter().filter_map(row).collect()
             }
             Self::Memory { of, verbs, most } => {
                 let caller = &sites.last().unwrap().callers()[of];

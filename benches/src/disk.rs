@@ -1,0 +1,62 @@
+//! A disk of its own: ext4 in a file, which root can mount.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// A mounted ext4, until it is dropped.
+pub struct Ext4 {
+    folder: TempDir,
+}
+
+/// The size of the disk, in bytes; the file has holes.
+const SIZE: u64 = 1 << 30;
+
+impl Ext4 {
+    /// Mounts an empty one; `None` without the rights or the tools.
+    pub fn mount() -> Option<Self> {
+        let this = Self { folder: TempDir::new().unwrap() };
+        let image = this.folder.path().join("image");
+        File::create(&image).unwrap().set_len(SIZE).unwrap();
+        fs::create_dir(this.mounted()).unwrap();
+        let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image).status();
+        let mount =
+            || Command::new("mount").args(["-o", "loop"]).arg(&image).arg(this.mounted()).status();
+        let done = made.is_ok_and(|it| it.success()) && mount().is_ok_and(|it| it.success());
+        if !done {
+            println!("no ext4: mkfs.ext4 and mount -o loop need root");
+            return None;
+        }
+        fs::create_dir(this.path()).unwrap();
+        Some(this)
+    }
+
+    /// A folder of it. ext4 spreads those at the top over the disk.
+    pub fn path(&self) -> PathBuf {
+        self.mounted().join("node")
+    }
+
+    /// Makes and removes so many files, as batch jobs do. For a minute or more, ext4 passes each of
+    /// their inodes when it looks for a free one.
+    pub fn churn(&self, files: usize) {
+        let folder = self.path().join("jobs");
+        fs::create_dir_all(&folder).unwrap();
+        let paths: Vec<PathBuf> = (0..files).map(|n| folder.join(n.to_string())).collect();
+        for path in &paths {
+            fs::write(path, "x").unwrap();
+        }
+        paths.iter().for_each(|path| fs::remove_file(path).unwrap());
+    }
+
+    fn mounted(&self) -> PathBuf {
+        self.folder.path().join("disk")
+    }
+}
+
+impl Drop for Ext4 {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg::<&Path>(&self.mounted()).output();
+    }
+}
