@@ -117,7 +117,7 @@ codes! {
     /// The record of an attachment cannot be read or written.
     RECORD = 113,
         "check the state folder: rights, free space, mount",
-        "cannot write the attachment record /var/lib/cni/ipam-delegated/attachments/net/c1/eth0";
+        "cannot write the attachment record /var/lib/cni/ipam-delegated/attachments/net/c1:eth0";
     /// An internal error: a bug in the program.
     INTERNAL = 199, "report it, with the verbose log", "internal error in ipam-ds-rack (bug)";
 }
