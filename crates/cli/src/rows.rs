@@ -37,6 +37,8 @@ pub(crate) enum LeaseState {
     Leftover,
     /// The entry cannot be read.
     Unreadable,
+    /// It is kept for a sticky name, which no container holds.
+    Kept,
 }
 
 /// One pool in the answer of an allocator's `pools`.
@@ -74,7 +76,7 @@ pub struct Block {
 }
 
 impl LeaseState {
-    const ALL: [Self; 3] = [Self::Held, Self::Leftover, Self::Unreadable];
+    const ALL: [Self; 4] = [Self::Held, Self::Leftover, Self::Unreadable, Self::Kept];
 
     /// The word on the wire.
     pub(crate) const fn as_str(self) -> &'static str {
@@ -82,6 +84,7 @@ impl LeaseState {
             Self::Held => "held",
             Self::Leftover => "leftover",
             Self::Unreadable => "unreadable",
+            Self::Kept => "kept",
         }
     }
 }
@@ -102,7 +105,8 @@ impl LeaseRow {
             ifname: members.text("ifname")?,
             node: members.text("node")?,
             age: members.optional("ageSeconds", "a whole number", Value::as_u64)?,
-            state: known.ok_or_else(|| members.wrong("state", "held, leftover or unreadable"))?,
+            state: known
+                .ok_or_else(|| members.wrong("state", "held, leftover, unreadable or kept"))?,
             note: members.text("note")?,
         })
     }

@@ -234,7 +234,7 @@ fn takeover_of_what_is_free_by_now_takes_it() {
 
 #[test]
 fn a_name_that_the_ledger_cannot_keep_is_refused() {
-    let desk = Desk::new(Shape::default());
+    let desk = Desk::new(Shape { keeps_names: false, ..Shape::default() });
     let sticky = json!([{"name": "a", "ranges": [{"subnet": "10.0.0.0/24"}], "sticky": "web-0"}]);
     for verb in ["ADD", "STATUS"] {
         let refused = desk.call(verb, "c1", sticky.clone(), json!({}));

@@ -10,7 +10,7 @@ use super::table::{Table, fits};
 use ipam_kit::allocate::ledger::{
     Change, Claim, Commit, Entry, Ledger, Need, PoolView, Scan, Used, View, ViewQuery,
 };
-use ipam_kit::allocate::{Lease, Owner, PoolRequest, Reach, Strategy};
+use ipam_kit::allocate::{Lease, Owner, PoolRequest, Profile, Reach, Strategy};
 use ipam_kit::cni::{NetworkName, address};
 use ipam_kit::delegate::Request;
 use ipam_kit::error::{Error, ErrorCode, Result};
@@ -47,6 +47,8 @@ pub struct Shape {
     pub behind: bool,
     /// Another owner is always quicker: no commit that changes anything is done.
     pub contended: bool,
+    /// It keeps addresses for names.
+    pub keeps_names: bool,
 }
 
 /// The part of a pool that a view shows.
@@ -99,6 +101,7 @@ impl Default for Shape {
             locks: false,
             behind: false,
             contended: false,
+            keeps_names: true,
         }
     }
 }
@@ -274,6 +277,18 @@ impl MemoryLedger {
         Self { store: store.clone(), network, caught_up: false }
     }
 
+    /// Fails for a name that another owner has.
+    fn refuse_rivals(&self, query: &ViewQuery<'_>) -> Result<()> {
+        let table = self.store.table();
+        match query.requests.iter().find_map(|request| table.rival(query.owner, request)) {
+            None => Ok(()),
+            Some(rival) => {
+                let message = format!("the sticky name is held by {}", rival.held_by());
+                Err(Error::new(ErrorCode::TRY_AGAIN, message))
+            }
+        }
+    }
+
     fn see(&self, owner: &Owner, token: MemoryToken, need: Need) -> View<MemoryToken> {
         let table = self.store.table();
         let sure = need == Need::Proof || self.caught_up || !self.store.shape().behind;
@@ -315,6 +330,7 @@ impl Ledger for MemoryLedger {
         drop(earlier);
         let guard = self.store.lock_out()?;
         self.store.settle(false);
+        self.refuse_rivals(query)?;
         let scanned = query.requests.iter().cloned().zip(query.scans.iter().copied()).collect();
         let view = self.see(query.owner, MemoryToken { scanned, guard }, query.need);
         let blind = query.scans.iter().all(|scan| *scan == Scan::None);
@@ -382,6 +398,10 @@ impl Ledger for MemoryLedger {
 
     fn ready(&mut self) -> Result<()> {
         Ok(())
+    }
+
+    fn profile(&self) -> Profile {
+        Profile { keeps_sticky: self.store.shape().keeps_names, ..Profile::default() }
     }
 }
 

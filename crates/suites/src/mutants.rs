@@ -8,7 +8,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use super::memory::{MemoryLedger, MemoryStore, MemoryToken, kept_out};
 use super::table::{Table, fits};
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Need, View, ViewQuery};
-use ipam_kit::allocate::{Lease, Owner, Reach};
+use ipam_kit::allocate::{Lease, Owner, Profile, Reach};
 use ipam_kit::cni::{IfName, NetworkName};
 use ipam_kit::delegate::Request;
 use ipam_kit::error::Result;
@@ -40,11 +40,13 @@ pub enum Bug {
     EarlierKept,
     /// The previous view is shown again.
     EarlierBelieved,
+    /// An address does not stay with its name.
+    NamesForgotten,
 }
 
 impl Bug {
     /// Every one.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Overwrite,
         Self::CheckThenPut,
         Self::ReleaseOfAny,
@@ -57,6 +59,7 @@ impl Bug {
         Self::SomeForAll,
         Self::EarlierKept,
         Self::EarlierBelieved,
+        Self::NamesForgotten,
     ];
 }
 
@@ -171,6 +174,9 @@ impl Mutant {
             Err(taken) => Commit::Lost { taken, view: None },
             Ok(chosen) => {
                 let (kept, claimed) = table.apply(owner, change, &chosen);
+                if self.bug == Some(Bug::NamesForgotten) {
+                    table.forget_kept();
+                }
                 self.index(owner, &kept, &claimed);
                 Commit::Done { kept, claimed }
             }
@@ -254,5 +260,9 @@ impl Ledger for Mutant {
 
     fn ready(&mut self) -> Result<()> {
         self.inner.ready()
+    }
+
+    fn profile(&self) -> Profile {
+        self.inner.profile()
     }
 }

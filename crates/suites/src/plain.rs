@@ -63,7 +63,7 @@ pub(crate) fn fault(fault: Option<&Fault>) -> &str {
     match fault {
         None => "nothing is wrong with it",
         Some(Fault::Leftover) => "it is shown as the leftover of a killed plugin",
-        Some(Fault::Unreadable(reason)) => reason,
+        Some(Fault::Unreadable(reason) | Fault::Kept(reason)) => reason,
     }
 }
 

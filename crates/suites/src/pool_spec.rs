@@ -8,6 +8,7 @@ pub(crate) struct PoolSpec {
     pub(crate) ranges: Value,
     pub(crate) requested: Option<String>,
     strategy: Option<&'static str>,
+    sticky: Option<(&'static str, &'static str)>,
 }
 
 /// The ranges that checks use most: a gateway `.1`, and addresses `.2` to `.14`.
@@ -39,7 +40,7 @@ pub(crate) fn other_single() -> PoolSpec {
 }
 
 pub(crate) fn with_ranges(ranges: Value) -> PoolSpec {
-    PoolSpec { ranges, requested: None, strategy: None }
+    PoolSpec { ranges, requested: None, strategy: None, sticky: None }
 }
 
 impl PoolSpec {
@@ -53,6 +54,12 @@ impl PoolSpec {
         self
     }
 
+    /// With a sticky name, and how long the address stays with it.
+    pub(crate) fn named(mut self, name: &'static str, keep: &'static str) -> Self {
+        self.sticky = Some((name, keep));
+        self
+    }
+
     pub(crate) fn to_json(&self, index: usize) -> Value {
         let mut pool = json!({"ranges": self.ranges, "index": index});
         if let Some(address) = &self.requested {
@@ -60,6 +67,10 @@ impl PoolSpec {
         }
         if let Some(strategy) = self.strategy {
             pool["strategy"] = json!(strategy);
+        }
+        if let Some((name, keep)) = self.sticky {
+            pool["sticky"] = json!(name);
+            pool["keep"] = json!(keep);
         }
         pool
     }

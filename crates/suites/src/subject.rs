@@ -50,6 +50,11 @@ pub trait Subject: Send + Sync {
         false
     }
 
+    /// Whether it keeps an address for a sticky name: then the suite makes the checks of names.
+    fn keeps_names(&self) -> bool {
+        false
+    }
+
     /// Makes a call and kills it that long after its start. False where that cannot be done.
     fn kill_during(&self, _environment: Environment, _stdin: &[u8], _after: Duration) -> bool {
         false
@@ -84,6 +89,7 @@ pub struct InProcess<D> {
     store: Option<MemoryStore>,
     between: Option<fn(CallBetween) -> bool>,
     aging: Option<Aging>,
+    keeps_names: bool,
     settings: Settings,
 }
 
@@ -94,7 +100,16 @@ impl<D: Delegate + Send + Sync> InProcess<D> {
     /// A delegate, with the keys of `ipam` that it reads.
     pub fn new(delegate: D, reach: Reach, ipam: Value) -> Self {
         let settings = Settings::default();
-        Self { delegate, ipam, reach, store: None, between: None, aging: None, settings }
+        Self {
+            delegate,
+            ipam,
+            reach,
+            store: None,
+            between: None,
+            aging: None,
+            keeps_names: false,
+            settings,
+        }
     }
 
     /// Lets the suite come between by this function, such as
@@ -109,6 +124,13 @@ impl<D: Delegate + Send + Sync> InProcess<D> {
     #[must_use]
     pub fn aging(mut self, age: impl Fn(Duration) + Send + Sync + 'static) -> Self {
         self.aging = Some(Box::new(age));
+        self
+    }
+
+    /// Lets the suite make the checks of sticky names.
+    #[must_use]
+    pub fn keeping_names(mut self) -> Self {
+        self.keeps_names = true;
         self
     }
 
@@ -153,6 +175,10 @@ impl<D: Delegate + Send + Sync> Subject for InProcess<D> {
             (None, None) => return false,
         }
         true
+    }
+
+    fn keeps_names(&self) -> bool {
+        self.keeps_names
     }
 }
 

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-use ipam_kit::allocate::ledger::{Change, Claim, Entry, Holder, PoolView, Scan, Taken, Used};
-use ipam_kit::allocate::{Lease, Owner, PoolRequest};
+use ipam_kit::allocate::ledger::{
+    Change, Claim, Entry, Fault, Holder, PoolView, Scan, Taken, Used,
+};
+use ipam_kit::allocate::{Lease, Owner, PoolRequest, StickyName};
 
 /// Every lease of every network.
 #[derive(Default)]
@@ -21,11 +23,15 @@ struct Slot {
     owner: Owner,
     lease: Lease,
     since: SystemTime,
+    /// The name that the address stays with.
+    sticky: Option<StickyName>,
+    /// Until when it is kept for that name, which has no owner.
+    kept_until: Option<SystemTime>,
 }
 
 impl Table {
     pub(crate) fn held(&self, owner: &Owner) -> Vec<Lease> {
-        let its = self.slots.values().filter(|slot| slot.owner == *owner);
+        let its = self.slots.values().filter(|slot| slot.owner == *owner && !slot.is_kept());
         its.map(|slot| slot.lease.clone()).collect()
     }
 
@@ -36,7 +42,7 @@ impl Table {
     pub(crate) fn entries(&self, network: &str, node: Option<&str>) -> Vec<Entry> {
         let of_network = self.slots.values().filter(|slot| slot.is_of(network));
         of_network
-            .filter(|slot| node.is_none_or(|node| slot.owner.scope.node == node))
+            .filter(|slot| node.is_none_or(|node| slot.is_of_node(node)))
             .map(Slot::entry)
             .collect()
     }
@@ -52,12 +58,32 @@ impl Table {
             }
             Scan::Full => Used::All(self.taken(network)),
         };
-        PoolView { cursor, used, ..PoolView::default() }
+        let kept = self.named(network, request).filter(|slot| slot.is_kept());
+        let kept = kept.map(|slot| slot.lease.address.addr());
+        PoolView { cursor, used, kept, ..PoolView::default() }
+    }
+
+    /// The entry of another owner who has the name of a request.
+    pub(crate) fn rival(&self, owner: &Owner, request: &PoolRequest) -> Option<Entry> {
+        let slot = self.named(owner.scope.network.as_str(), request)?;
+        (slot.owner != *owner && !slot.is_kept()).then(|| slot.entry())
+    }
+
+    /// Forgets all names that have no owner, for a bug.
+    pub(crate) fn forget_kept(&mut self) {
+        self.slots.retain(|_, slot| !slot.is_kept());
+    }
+
+    fn named(&self, network: &str, request: &PoolRequest) -> Option<&Slot> {
+        let (sticky, set) = (request.sticky.as_ref()?, request.set.as_ref()?);
+        self.slots.values().filter(|slot| slot.is_of(network)).find(|slot| {
+            slot.has_name(&sticky.name) && set.find(slot.lease.address.addr()).is_some()
+        })
     }
 
     fn taken(&self, network: &str) -> BTreeSet<IpAddr> {
         let of_network = self.slots.values().filter(|slot| slot.is_of(network));
-        of_network.map(|slot| slot.lease.address.addr()).collect()
+        of_network.filter(|slot| !slot.is_over()).map(|slot| slot.lease.address.addr()).collect()
     }
 
     /// For each claim the first candidate that is free; of a claim without one, all that were tried.
@@ -72,9 +98,7 @@ impl Table {
         let mut chosen = Vec::new();
         for (number, claim) in claims.iter().enumerate() {
             let tried = || claim.candidates.iter().take(tries).copied();
-            let free = tried().find(|a| {
-                !chosen.contains(a) && self.is_free(network, *a, claim.replaces.as_ref())
-            });
+            let free = tried().find(|a| !chosen.contains(a) && self.is_free(network, *a, claim));
             match free {
                 Some(address) => chosen.push(address),
                 None => return Err(tried().map(|a| self.taken_by(number, network, a)).collect()),
@@ -83,9 +107,17 @@ impl Table {
         Ok(chosen)
     }
 
-    /// Whether a claim may take an address: no entry has it, or the very one that the claim replaces.
-    fn is_free(&self, network: &str, address: IpAddr, replaces: Option<&Entry>) -> bool {
-        match (self.entry(network, address), replaces) {
+    /// Whether a claim may take an address: no entry has it, the very one that the claim replaces, or
+    /// one that is kept for the name of the claim, or no longer kept.
+    fn is_free(&self, network: &str, address: IpAddr, claim: &Claim<'_>) -> bool {
+        let name = claim.request.sticky.as_ref().map(|sticky| sticky.name.as_str());
+        let slot = self.slots.get(&(network.to_owned(), address));
+        if slot.is_some_and(|slot| {
+            slot.is_over() || (slot.is_kept() && name.is_some_and(|name| slot.has_name(name)))
+        }) {
+            return true;
+        }
+        match (self.entry(network, address), &claim.replaces) {
             (None, replaces) => replaces.is_none(),
             (Some(entry), Some(replaces)) => entry.lease.revision == replaces.lease.revision,
             (Some(_), None) => false,
@@ -105,15 +137,34 @@ impl Table {
     ) -> (Vec<Lease>, Vec<Lease>) {
         let network = owner.scope.network.as_str().to_owned();
         for lease in &change.drop {
-            self.slots.remove(&(network.clone(), lease.address.addr()));
+            self.end(&network, lease.address.addr());
         }
-        let kept = change.keep.iter().map(|lease| self.put(owner, lease.clone())).collect();
+        let kept = change.keep.iter().map(|lease| self.put(owner, lease.clone(), None)).collect();
         let mut claimed = Vec::new();
         for (claim, address) in change.claim.iter().zip(chosen) {
             self.cursors.insert((network.clone(), claim.request.index), *address);
-            claimed.push(self.put(owner, claim.lease(*address, Value::Null)));
+            let earlier = self.named(&network, claim.request).map(|slot| slot.lease.address.addr());
+            if let Some(earlier) = earlier {
+                self.slots.remove(&(network.clone(), earlier));
+            }
+            let lease = claim.lease(*address, Value::Null);
+            claimed.push(self.put(owner, lease, claim.request.sticky.clone()));
         }
         (kept, claimed)
+    }
+
+    /// Ends a hold: the address is free, or kept for its name.
+    fn end(&mut self, network: &str, address: IpAddr) {
+        self.revision += 1;
+        let key = (network.to_owned(), address);
+        let Some(slot) = self.slots.get_mut(&key) else { return };
+        let keep = slot.sticky.as_ref().map_or(Duration::ZERO, |sticky| sticky.keep);
+        if keep.is_zero() || slot.is_kept() {
+            self.slots.remove(&key);
+            return;
+        }
+        slot.kept_until = Some(SystemTime::now() + keep);
+        slot.lease.revision = self.revision.into();
     }
 
     /// Removes an entry while it is still that one.
@@ -121,7 +172,8 @@ impl Table {
         let key = (network.to_owned(), entry.lease.address.addr());
         match self.slots.get(&key) {
             Some(slot) if slot.lease.revision == entry.lease.revision => {
-                self.slots.remove(&key).is_some()
+                self.end(network, key.1);
+                true
             }
             _ => false,
         }
@@ -130,16 +182,24 @@ impl Table {
     pub(crate) fn age(&mut self, by: std::time::Duration) {
         for slot in self.slots.values_mut() {
             slot.since -= by;
+            slot.kept_until = slot.kept_until.map(|until| until - by);
         }
     }
 
-    fn put(&mut self, owner: &Owner, lease: Lease) -> Lease {
+    fn put(&mut self, owner: &Owner, lease: Lease, sticky: Option<StickyName>) -> Lease {
         self.revision += 1;
         let key = (owner.scope.network.as_str().to_owned(), lease.address.addr());
-        let before = self.slots.get(&key).filter(|slot| slot.owner == *owner);
+        let before = self.slots.get(&key).filter(|slot| slot.owner == *owner && !slot.is_kept());
+        let sticky = sticky.or_else(|| before?.sticky.clone());
         let taken = before.map_or(Some(SystemTime::now()), |slot| slot.lease.taken);
         let lease = Lease { revision: self.revision.into(), taken, ..lease };
-        let slot = Slot { owner: owner.clone(), lease: lease.clone(), since: SystemTime::now() };
+        let slot = Slot {
+            owner: owner.clone(),
+            lease: lease.clone(),
+            since: SystemTime::now(),
+            sticky,
+            kept_until: None,
+        };
         self.slots.insert(key, slot);
         lease
     }
@@ -150,7 +210,28 @@ impl Slot {
         self.owner.scope.network.as_str() == network
     }
 
+    fn is_of_node(&self, node: &str) -> bool {
+        self.owner.scope.node == node && !self.is_kept()
+    }
+
+    fn has_name(&self, name: &str) -> bool {
+        self.sticky.as_ref().is_some_and(|sticky| sticky.name == name)
+    }
+
+    fn is_kept(&self) -> bool {
+        self.kept_until.is_some()
+    }
+
+    /// Whether it was kept for a name, and that time is over.
+    fn is_over(&self) -> bool {
+        self.kept_until.is_some_and(|until| until <= SystemTime::now())
+    }
+
     fn entry(&self) -> Entry {
+        if let Some(StickyName { name, .. }) = self.sticky.as_ref().filter(|_| self.is_kept()) {
+            let fault = Some(Fault::Kept(format!("the sticky name {name}")));
+            return Entry { lease: self.lease.clone(), holder: None, since: None, fault };
+        }
         Entry {
             lease: self.lease.clone(),
             holder: Some(Holder {

@@ -93,7 +93,8 @@ fn subject(
     store: &str,
     ipam: serde_json::Value,
 ) -> Arc<dyn Subject> {
-    Arc::new(InProcess::new(delegate, Reach::Cluster, ipam).on(MemoryStore::named(store)))
+    let subject = InProcess::new(delegate, Reach::Cluster, ipam).keeping_names();
+    Arc::new(subject.on(MemoryStore::named(store)))
 }
 
 fn assert_well(report: &Report, most_not_applicable: usize) {
@@ -177,6 +178,7 @@ fn found_by(bug: Bug) -> (&'static [&'static str], &'static [&'static str]) {
         // An allocator looks twice only in a pool that is nearly full.
         Bug::EarlierKept => (&["a_view_after_another_is_committed_on"], &[]),
         Bug::EarlierBelieved => (&["a_proof_after_a_guess_shows_what_is_held"], &[]),
+        Bug::NamesForgotten => (&[], &["an_address_stays_with_its_name_for_its_time"]),
     }
 }
 

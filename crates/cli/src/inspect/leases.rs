@@ -171,9 +171,10 @@ impl NetworkLedger<'_> {
                 None => LeaseState::Held,
                 Some(Fault::Leftover) => LeaseState::Leftover,
                 Some(Fault::Unreadable(_)) => LeaseState::Unreadable,
+                Some(Fault::Kept(_)) => LeaseState::Kept,
             },
             note: match &entry.fault {
-                Some(Fault::Unreadable(reason)) => Some(reason.clone()),
+                Some(Fault::Unreadable(text) | Fault::Kept(text)) => Some(text.clone()),
                 _ => None,
             },
         }

@@ -81,7 +81,7 @@ impl Tally {
                 self.unreadable.push(format!("{address}: {reason}"));
             }
             Some(Fault::Leftover) => self.leftovers += 1,
-            None => {}
+            Some(Fault::Kept(_)) | None => {}
         }
         let is_bare = entry.holder.as_ref().is_some_and(|holder| holder.ifname.is_none());
         self.without_ifname += u64::from(is_bare);

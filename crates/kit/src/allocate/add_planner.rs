@@ -196,8 +196,11 @@ impl<'a> AddPlanner<'a> {
             }
             return Ok(None);
         }
-        let candidates = match request.requested {
-            Some(requested) => vec![requested],
+        let kept = pool.kept.filter(|kept| {
+            request.sticky.is_some() && set.find(*kept).is_some_and(|range| range.usable(*kept))
+        });
+        let candidates = match request.requested.or(kept) {
+            Some(address) => vec![address],
             None => self.search(request, &set).claim_candidates(pool, self.rules.limits),
         };
         if candidates.is_empty() {

@@ -29,13 +29,15 @@ pub struct Holder {
     pub network: Option<String>,
 }
 
-/// An entry that is not what it should be. Its address counts as taken.
+/// Why an entry has no owner, or is not what it should be. Its address counts as taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The leftover of a killed plugin: it holds nothing, and may be removed.
     Leftover,
     /// It cannot be read, for this reason.
     Unreadable(String),
+    /// No container holds it: it is kept for a sticky name, in words.
+    Kept(String),
 }
 
 impl Entry {
@@ -46,6 +48,7 @@ impl Entry {
             (None, Some(Fault::Unreadable(reason))) => {
                 format!("an unreadable entry ({reason})")
             }
+            (None, Some(Fault::Kept(name))) => format!("no container, but it is kept for {name}"),
             (None, _) => "no container".to_owned(),
         }
     }

@@ -57,6 +57,9 @@ pub struct Lease {
     /// The address with the prefix length of its subnet. `IpNet` is a type of the crate `ipnet`;
     /// `"10.1.2.3/24".parse()` reads one.
     pub address: IpNet,
+    /// The sticky name that the address stays with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sticky: Option<String>,
     /// The gateway of the subnet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
@@ -81,6 +84,7 @@ impl Lease {
         Self {
             pool: None,
             address,
+            sticky: None,
             gateway: None,
             revision,
             preexisting: false,

@@ -237,12 +237,16 @@ pub struct PoolView {
     pub used: Used,
     /// The notes of earlier calls.
     pub hint: Option<Hint>,
+    /// The address that is kept for the sticky name of the request, and that a claim for this name
+    /// can take, whatever [`used`](Self::used) says. The ledger fails a view for a name that another
+    /// owner holds, or loses the commit and fails the next view.
+    pub kept: Option<IpAddr>,
 }
 
 impl PoolView {
     /// Whether anything is known of its addresses, by a scan or by a hint.
     pub fn is_known(&self) -> bool {
-        self.used != Used::Unknown || self.remembered().is_some()
+        self.used != Used::Unknown || self.remembered().is_some() || self.kept.is_some()
     }
 
     /// The free addresses of the hint, if it counts and has any.

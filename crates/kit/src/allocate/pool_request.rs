@@ -126,6 +126,7 @@ impl PoolRequest {
     pub(super) fn is_served_by(&self, lease: &Lease, set: &RangeSet) -> bool {
         let address = lease.address.addr();
         self.is_home_of(lease, set)
+            && lease.sticky.as_ref() == self.sticky.as_ref().map(|sticky| &sticky.name)
             && self.requested.is_none_or(|requested| requested == address)
             && set.find(address).is_some_and(|range| range.usable(address))
     }
@@ -143,6 +144,7 @@ impl PoolRequest {
         let prefix = range.and_then(|range| IpNet::new(address, range.subnet().prefix_len()).ok());
         Lease {
             pool: self.pool.clone(),
+            sticky: self.sticky.as_ref().map(|sticky| sticky.name.clone()),
             gateway: range.and_then(crate::pool::Range::gateway),
             ..Lease::bare(prefix.unwrap_or(IpNet::from(address)), revision)
         }

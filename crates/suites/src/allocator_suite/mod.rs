@@ -2,6 +2,7 @@
 
 mod adding;
 mod keeping;
+mod naming;
 mod racing;
 mod releasing;
 mod requesting;
@@ -16,7 +17,8 @@ use super::subject::Subject;
 /// as a difference, not as a failure.
 pub fn run(subject: &Arc<dyn Subject>, unclaimed: &[&str], skipped: &[&str]) -> Report {
     let mut report = Report::default();
-    for (name, check) in all() {
+    let of_names = if subject.keeps_names() { naming::all() } else { Vec::new() };
+    for (name, check) in all().into_iter().chain(of_names) {
         if !skipped.contains(&name) {
             report.check(name, !unclaimed.contains(&name), || check(&Bench::new(subject)));
         }
@@ -24,7 +26,7 @@ pub fn run(subject: &Arc<dyn Subject>, unclaimed: &[&str], skipped: &[&str]) -> 
     report
 }
 
-/// The name of every check.
+/// The name of every check that does not depend on the subject.
 pub fn names() -> Vec<&'static str> {
     all().into_iter().map(|(name, _)| name).collect()
 }
