@@ -104,3 +104,4 @@ pub use change::{ApiChange, ApiOutcome};
 pub use refusal::{ApiRefusal, RefusalReason, is_forbidden, is_unauthorized, is_unserved};
 pub use resource::Resource;
 pub use source::CredentialsSource;
+pub use validity::Moment;

@@ -1,13 +1,15 @@
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A moment, in seconds since 1970 (UTC).
+/// A moment, in whole seconds of UTC. As text it is a time of the objects of Kubernetes:
+/// `2026-03-01T09:30:00Z`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Moment(i64);
+pub struct Moment(i64);
 
 /// The time in which credentials are valid, both ends included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,9 +66,21 @@ impl Validity {
 }
 
 impl Moment {
-    pub(super) fn now() -> Self {
+    /// This host's time.
+    pub fn now() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+    }
+
+    /// The moment that comes so much later.
+    #[must_use]
+    pub fn after(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(time.as_secs()).unwrap_or(i64::MAX)))
+    }
+
+    /// The moment as the time of this host; 1970 for an earlier one.
+    pub fn time(self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(u64::try_from(self.0).unwrap_or_default())
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "whole seconds will do")]
@@ -145,6 +159,25 @@ impl fmt::Display for Moment {
     }
 }
 
+impl Serialize for Moment {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let plain: String = text.chars().filter(|c| !"-:T".contains(*c)).collect();
+        let moment = Self::parse(plain.as_bytes()).filter(|moment| moment.to_string() == text);
+        moment.ok_or_else(|| {
+            D::Error::custom(format_args!(
+                "expected a time such as 2026-03-01T09:30:00Z, found {text:?}"
+            ))
+        })
+    }
+}
+
 /// The first byte of an element of DER.
 struct DerElement(u8);
 
@@ -205,6 +238,19 @@ mod tests {
             "+0240101000000Z",
         ] {
             assert_eq!(Moment::parse(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_of_an_object_is_read_as_it_is_written() {
+        let written = serde_json::json!("2026-03-01T09:30:00Z");
+        let read: Moment = serde_json::from_value(written.clone()).unwrap();
+        assert_eq!(serde_json::to_value(read).unwrap(), written);
+        assert_eq!(read.after(Duration::from_secs(90)).to_string(), "2026-03-01T09:31:30Z");
+        for other in
+            ["2026-03-01 09:30:00Z", "2026-03-01T09:30:00+01:00", "20260301093000Z", "soon"]
+        {
+            assert!(serde_json::from_value::<Moment>(other.into()).is_err(), "{other}");
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 
 use ipam_kit::allocate::ledger::{Change, Claim, Entry, Taken};
@@ -20,20 +19,25 @@ use crate::pools_token::HeldLease;
 use crate::read_pool::ReadPool;
 use crate::session::LeaseSession;
 use crate::stamp::OwnerStamp;
+use crate::sticky_lease::{StickyMark, StickySpec, WantedSticky};
 use crate::store::Outcome;
 
 /// The claims of a commit.
 pub(crate) struct Claiming<'a> {
-    session: &'a mut LeaseSession,
-    owner: &'a Owner,
+    pub(crate) session: &'a mut LeaseSession,
+    pub(crate) owner: &'a Owner,
     /// The requested pools, and others that were read.
-    pools: &'a BTreeMap<String, ReadPool>,
-    others: &'a BTreeMap<String, ReadPool>,
+    pub(crate) pools: &'a BTreeMap<String, ReadPool>,
+    pub(crate) others: &'a BTreeMap<String, ReadPool>,
     taken: BTreeSet<IpAddr>,
     /// The owner's note before the claims, if they have changed it.
-    noted: Option<Option<OwnerNote>>,
+    pub(crate) noted: Option<Option<OwnerNote>>,
     /// The leases taken so far, by the number of the claim: an entry, then also its reservation.
-    held: BTreeMap<usize, HeldLease>,
+    pub(crate) held: BTreeMap<usize, HeldLease>,
+    /// The sticky names taken so far that had an object before, with what that said.
+    pub(crate) renewed: BTreeMap<usize, (StickyMark, StickySpec)>,
+    /// The claims among them whose address has its entry already, which stays.
+    pub(crate) entered: BTreeSet<usize>,
 }
 
 /// The outcome of all claims of a commit.
@@ -41,17 +45,22 @@ pub(crate) enum Claimed {
     /// The leases, in the order of the claims.
     Done(Vec<HeldLease>),
     Lost(Vec<Taken>),
+    /// The object of a sticky name is another one than the view has shown.
+    Outdated,
     Unknown,
 }
 
 /// An address that a claim takes.
-struct ChosenAddress<'c> {
-    claim: &'c Claim<'c>,
-    index: usize,
-    address: IpAddr,
-    subnet: IpNet,
+pub(crate) struct ChosenAddress<'c> {
+    pub(crate) claim: &'c Claim<'c>,
+    pub(crate) index: usize,
+    pub(crate) address: IpAddr,
+    pub(crate) subnet: IpNet,
     key: u64,
-    stamp: OwnerStamp,
+    /// The owner; that of a sticky lease, as soon as its name is held.
+    pub(crate) stamp: OwnerStamp,
+    pub(crate) wanted: Option<WantedSticky>,
+    pub(crate) sticky: Option<StickyMark>,
     /// This delegate's member of the entry, without reservations.
     text: Option<String>,
 }
@@ -75,7 +84,17 @@ impl<'a> Claiming<'a> {
         [pools, others]: [&'a BTreeMap<String, ReadPool>; 2],
         taken: BTreeSet<IpAddr>,
     ) -> Self {
-        Self { session, owner, pools, others, taken, noted: None, held: BTreeMap::new() }
+        Self {
+            session,
+            owner,
+            pools,
+            others,
+            taken,
+            noted: None,
+            held: BTreeMap::new(),
+            renewed: BTreeMap::new(),
+            entered: BTreeSet::new(),
+        }
     }
 
     /// Makes the claims of a change, all or none. `turns` end when the pools have the entries.
@@ -90,19 +109,28 @@ impl<'a> Claiming<'a> {
                 Err(taken) => return Ok(Claimed::Lost(taken)),
             }
         }
-        match self.claim(&choices, turns) {
+        match self.claim(&mut choices, turns) {
             Ok(Claimed::Lost(taken)) => {
                 self.take_back()?;
                 Ok(Claimed::Lost(taken))
+            }
+            Ok(Claimed::Outdated) => {
+                self.take_back()?;
+                Ok(Claimed::Outdated)
             }
             Err(error) => Err(error.and(self.take_back().err())),
             other => other,
         }
     }
 
-    fn claim(&mut self, choices: &[ChosenAddress<'_>], turns: Vec<File>) -> Result<Claimed> {
+    fn claim(&mut self, choices: &mut [ChosenAddress<'_>], turns: Vec<File>) -> Result<Claimed> {
+        if let Some(outcome) = self.hold_names(choices)? {
+            return Ok(outcome);
+        }
+        let (entered, choices): (Vec<_>, Vec<_>) =
+            choices.iter().partition(|choice| self.entered.contains(&choice.index));
         let (replacing, free): (Vec<_>, Vec<_>) =
-            choices.iter().partition(|choice| choice.claim.replaces.is_some());
+            choices.into_iter().partition(|choice| choice.claim.replaces.is_some());
         for choice in replacing {
             match self.take_over(choice)? {
                 Outcome::Done(mark) => {
@@ -118,6 +146,11 @@ impl<'a> Claiming<'a> {
             Outcome::Done(()) => {}
             Outcome::Lost | Outcome::Missing => return Ok(Claimed::Lost(Vec::new())),
             Outcome::Unknown => return Ok(Claimed::Unknown),
+        }
+        for choice in entered {
+            if let Some(outcome) = self.complete(choice)? {
+                return Ok(outcome);
+            }
         }
         let reserved = if self.session.overlap_check { free } else { Vec::new() };
         for choice in reserved {
@@ -153,13 +186,18 @@ impl<'a> Claiming<'a> {
         claim: &'c Claim<'c>,
     ) -> Result<Result<ChosenAddress<'c>, Vec<Taken>>> {
         let may_replace = claim.replaces.is_some();
-        let is_free = |address: &&IpAddr| may_replace || !self.taken.contains(*address);
+        let object = self.session.sticky_object(claim.request);
+        let entered = |address: &IpAddr| self.entry_of_name(&object.as_ref()?.1, *address);
+        let is_free = |address: &&IpAddr| {
+            may_replace || !self.taken.contains(*address) || entered(address).is_some()
+        };
         let unknown = &self.session.unknown;
         let mut free = claim.candidates.iter().filter(is_free);
         let again = free.clone().find(|address| unknown.contains(*address));
         let Some(address) = again.or_else(|| free.next()).copied() else {
             return Ok(Err(self.taken_candidates(index, claim)?));
         };
+        let entered = entered(&address);
         self.taken.insert(address);
         let range = claim.set.find(address).map(|range| range.subnet().trunc());
         let key = range.and_then(|subnet| Some((subnet, offset_of(subnet, address)?)));
@@ -171,7 +209,11 @@ impl<'a> Claiming<'a> {
         };
         let stamp = OwnerStamp::of(self.owner, subnet, &self.session.pod.uid, now(), now());
         let text = (!self.session.overlap_check).then(|| self.session.new_text(&stamp));
-        Ok(Ok(ChosenAddress { claim, index, address, subnet, key, stamp, text }))
+        let wanted = claim.request.sticky.clone().zip(object).map(|(sticky, (pool, object))| {
+            WantedSticky { object, pool, sticky, address, range: subnet, entered }
+        });
+        let sticky = None;
+        Ok(Ok(ChosenAddress { claim, index, address, subnet, key, stamp, wanted, sticky, text }))
     }
 
     /// Shows the holder of a claim's one candidate.
@@ -211,8 +253,9 @@ impl<'a> Claiming<'a> {
         _turns: Vec<File>,
     ) -> Result<Outcome<()>> {
         if !choices.is_empty() {
-            let leases = choices.iter().map(|choice| self.lease(choice, &self.session.new_mark()));
-            self.noted = Some(self.session.notes.doubt(self.owner, leases.collect()));
+            self.doubt(
+                choices.iter().map(|choice| self.lease(choice, &self.mark(choice))).collect(),
+            );
         }
         let subnets: BTreeSet<IpNet> = choices.iter().map(|choice| choice.subnet).collect();
         for subnet in subnets {
@@ -271,7 +314,10 @@ impl<'a> Claiming<'a> {
             }
             let Some(present) = self.session.read_reservation(choice.address)? else { continue };
             let stamp = OwnerStamp::of_reservation(&present);
-            if stamp.as_ref().is_some_and(|stamp| stamp.is_of(self.owner)) {
+            let is_of_name = |stamp: &OwnerStamp| {
+                choice.sticky.is_some() && stamp.container == choice.stamp.container
+            };
+            if stamp.is_some_and(|stamp| stamp.is_of(self.owner) || is_of_name(&stamp)) {
                 return Ok(Reserved::Own(ReservationMark::of(&present)));
             }
             let entry = self.session.reserved_entry(choice.subnet, choice.address, &present);
@@ -281,7 +327,11 @@ impl<'a> Claiming<'a> {
     }
 
     /// Notes what a claim has taken. Returns whether no other pool has given the address, too.
-    fn hold_alone(&mut self, choice: &ChosenAddress<'_>, mark: LeaseMark) -> Result<bool> {
+    pub(crate) fn hold_alone(
+        &mut self,
+        choice: &ChosenAddress<'_>,
+        mark: LeaseMark,
+    ) -> Result<bool> {
         let reservation = mark.reservation.clone();
         self.hold(choice, mark);
         let Some(own) = reservation else { return Ok(true) };
@@ -289,62 +339,43 @@ impl<'a> Claiming<'a> {
         self.session.is_free_elsewhere([self.pools, self.others], place, &own)
     }
 
-    /// Takes a requested address from its holder, if the holder's lease is in the state that was
-    /// seen.
-    fn take_over(&mut self, choice: &ChosenAddress<'_>) -> Result<Outcome<LeaseMark>> {
-        let replaced = choice.claim.replaces.as_ref().and_then(HeldLease::of_entry);
-        let seen = replaced.filter(|seen| !self.session.is_confirmed_since(seen));
-        let Some(mut seen) = seen else { return Ok(Outcome::Lost) };
-        if let Some(subnet) = self.held_elsewhere(choice, &seen) {
-            let (address, pool) = (choice.address, self.session.pool_of(subnet));
-            let message = format!("{address} is held in the pool {pool}, which overlaps");
-            return Err(Error::new(ErrorCode::TAKEN, message)
-                .at(&choice.claim.request.path)
-                .advise(
-                    "request another address, or release that one: a takeover is for one pool",
-                ));
-        }
-        seen.lease.taken = None;
-        self.session.confirm(self.owner, &seen)
-    }
-
-    /// Returns another pool that has an entry of an address.
-    fn held_elsewhere(&self, choice: &ChosenAddress<'_>, seen: &HeldLease) -> Option<IpNet> {
-        if seen.subnet != choice.subnet {
-            return Some(seen.subnet);
-        }
-        let mut shown = self.pools.values().chain(self.others.values());
-        let other = shown.find(|pool| pool.subnet != choice.subnet && pool.has(choice.address));
-        other.filter(|_| self.session.overlap_check).map(|pool| pool.subnet)
-    }
-
     /// Notes what a claim has taken.
-    fn hold(&mut self, choice: &ChosenAddress<'_>, mark: LeaseMark) {
+    pub(crate) fn hold(&mut self, choice: &ChosenAddress<'_>, mark: LeaseMark) {
         let held = HeldLease {
             lease: self.lease(choice, &mark),
             subnet: choice.subnet,
             id: choice.stamp.container.clone(),
-            ifname: mark.ifname.then(|| choice.stamp.ifname.clone()),
+            ifname: mark.ifname(&choice.stamp.ifname),
             mark,
             in_pool: true,
         };
         self.held.insert(choice.index, held);
     }
 
-    fn lease(&self, choice: &ChosenAddress<'_>, mark: &LeaseMark) -> Lease {
+    pub(crate) fn lease(&self, choice: &ChosenAddress<'_>, mark: &LeaseMark) -> Lease {
         let lease = choice.claim.lease(choice.address, mark.to_json());
         Lease { taken: Some(time(choice.stamp.taken)), ..lease }
     }
 
     /// Returns the mark of an entry, as an earlier answer has shown the schema.
-    fn mark(&self, choice: &ChosenAddress<'_>) -> LeaseMark {
-        LeaseMark { text: choice.text.clone(), ..self.session.new_mark() }
+    pub(crate) fn mark(&self, choice: &ChosenAddress<'_>) -> LeaseMark {
+        let (text, sticky) = (choice.text.clone(), choice.sticky.clone());
+        LeaseMark { text, sticky, ..self.session.new_mark() }
+    }
+
+    /// Makes the note of the owner unsure, and keeps what it was.
+    pub(crate) fn doubt(&mut self, leases: Vec<Lease>) {
+        let before = self.session.notes.doubt(self.owner, leases);
+        self.noted.get_or_insert(before);
     }
 
     /// Takes back what the claims have taken.
     fn take_back(&mut self) -> Result<()> {
-        let held: Vec<HeldLease> = std::mem::take(&mut self.held).into_values().collect();
+        let held: Vec<HeldLease> = self.take_made().collect();
         self.session.release(&held)?;
+        for (taken, before) in std::mem::take(&mut self.renewed).values() {
+            self.session.hold_as_before(taken, before)?;
+        }
         if let Some(before) = self.noted.take() {
             self.session.notes.restore(self.owner, before);
         }
@@ -358,32 +389,4 @@ enum Reserved {
     /// Another owner's.
     Foreign(Box<Entry>),
     Unknown,
-}
-
-impl LeaseSession {
-    /// Returns a text for the entry of a lease that no other lease has.
-    pub(crate) fn new_text(&self, stamp: &OwnerStamp) -> String {
-        stamp.to_mark(&self.new_nonce())
-    }
-
-    /// Returns a text that no earlier call of this returned.
-    pub(crate) fn new_nonce(&self) -> String {
-        format!("{:016x}", RandomState::new().build_hasher().finish())
-    }
-
-    fn new_mark(&self) -> LeaseMark {
-        LeaseMark {
-            namespace: self.store.namespace().to_owned(),
-            ifname: self.memory.keeps_ifname().unwrap_or_default(),
-            reservation: None,
-            text: None,
-            kept: !self.overlap_check && self.memory.keeps_mark().unwrap_or_default(),
-        }
-    }
-
-    /// Returns whether an earlier answer has shown what the CRD keeps of an entry.
-    fn knows_schema(&self) -> bool {
-        self.memory.keeps_ifname().is_some()
-            && (self.overlap_check || self.memory.keeps_mark().is_some())
-    }
 }

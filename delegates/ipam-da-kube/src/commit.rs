@@ -17,6 +17,7 @@ use crate::read_pool::ReadPool;
 use crate::release::expected;
 use crate::session::LeaseSession;
 use crate::stamp::OwnerStamp;
+use crate::sticky_lease::StickyId;
 use crate::store::Outcome;
 
 /// Makes a change, all of it or nothing.
@@ -34,6 +35,7 @@ pub(crate) fn commit(
     let claimed = match Claiming::new(session, owner, shown, taken).run(change, turns)? {
         Claimed::Done(claimed) => claimed,
         Claimed::Lost(taken) => return Ok(Commit::Lost { taken, view: None }),
+        Claimed::Outdated => return Ok(Commit::Outdated),
         Claimed::Unknown => return Ok(Commit::Unknown),
     };
     let kept = match confirm_and_release(session, owner, shown, &held, change) {
@@ -74,6 +76,16 @@ fn confirm_and_release(
     let noted = noted.filter(|note| note.node == owner.scope.node && session.trusts_notes);
     for lease in &change.keep {
         let Some(mut seen) = held_of(lease).cloned() else { continue };
+        if let Some(sticky) = &seen.mark.sticky {
+            match session.hold_again(owner, sticky)? {
+                Outcome::Done(mark) => seen.mark.sticky = Some(mark),
+                Outcome::Unknown => return Ok(Outcome::Unknown),
+                Outcome::Lost | Outcome::Missing => {
+                    session.trusts_notes = false;
+                    return Ok(Outcome::Lost);
+                }
+            }
+        }
         // The entry comes first: what a kill leaves is the owner's by the entry.
         if session.overlap_check && !session.inherit(owner, &mut seen)? {
             return Ok(Outcome::Lost);
@@ -119,7 +131,7 @@ impl LeaseSession {
     /// Writes the id of the owner into an entry of its pod's earlier sandbox; false if the entry has
     /// changed.
     fn inherit(&mut self, owner: &Owner, seen: &mut HeldLease) -> Result<bool> {
-        if seen.id == owner.container.as_str() {
+        if seen.id == owner.container.as_str() || seen.mark.sticky.is_some() {
             return Ok(true);
         }
         let stamp = OwnerStamp::of(owner, seen.subnet, &self.pod.uid, now(), now());
@@ -131,7 +143,8 @@ impl LeaseSession {
 
     fn confirm_as_seen(&mut self, owner: &Owner, seen: &HeldLease) -> Result<Outcome<LeaseMark>> {
         let taken = seen.lease.taken.and_then(milliseconds).unwrap_or_else(now);
-        let stamp = OwnerStamp::of(owner, seen.subnet, &self.pod.uid, taken, now());
+        let mut stamp = OwnerStamp::of(owner, seen.subnet, &self.pod.uid, taken, now());
+        stamp.container = seen.mark.id(&stamp.container);
         if !self.overlap_check {
             return self.confirm_entry(seen, &stamp);
         }
@@ -238,8 +251,18 @@ impl LeaseSession {
 
     /// Makes the entry of a lease. One without a reservation has this delegate's member.
     pub(crate) fn entry(&self, stamp: &OwnerStamp, text: Option<String>) -> PoolEntry {
+        let id = Some(stamp.container.clone());
+        if StickyId::parse(&stamp.container).is_some() {
+            // It stays while one holder comes after the other, and no cleaner of whereabouts knows it.
+            return PoolEntry {
+                id,
+                podref: Some(String::new()),
+                ifname: Some(String::new()),
+                mark: text,
+            };
+        }
         PoolEntry {
-            id: Some(stamp.container.clone()),
+            id,
             podref: Some(self.pod.podref.clone()),
             ifname: Some(stamp.ifname.clone()),
             mark: text,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::objects::{Metadata, Reservation};
+use crate::sticky_lease::StickyMark;
 
 /// [`Lease::revision`]: where the lease is recorded, and the state that guards its release.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +22,9 @@ pub(crate) struct LeaseMark {
     /// The reservation; `None` if the lease has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reservation: Option<ReservationMark>,
+    /// The object of the sticky name that the address is of; `None` if it is a container's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sticky: Option<StickyMark>,
     /// This delegate's member of the entry, for a lease without a reservation: another text each
     /// time; `None` if another program wrote the entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,6 +52,17 @@ impl LeaseMark {
     pub(crate) fn lease(&self, subnet: IpNet, address: IpAddr) -> Lease {
         let with_prefix = IpNet::new(address, subnet.prefix_len());
         Lease::bare(with_prefix.unwrap_or(IpNet::from(address)), self.to_json())
+    }
+
+    /// Returns the id of the entry: that of its sticky lease, else the owner's container.
+    pub(crate) fn id(&self, container: &str) -> String {
+        self.sticky.as_ref().map_or_else(|| container.to_owned(), |sticky| sticky.id().to_string())
+    }
+
+    /// Returns the interface of the entry, if the CRD keeps it. The entry of a sticky lease names
+    /// none: it stays while one holder comes after the other.
+    pub(crate) fn ifname(&self, ifname: &str) -> Option<String> {
+        (self.ifname && self.sticky.is_none()).then(|| ifname.to_owned())
     }
 
     /// Writes the mark as it travels with a lease.

@@ -95,9 +95,9 @@ impl Ledger for IpPools {
     }
 
     fn foreign_entries(&mut self) -> Result<Vec<String>> {
-        let LeaseSession { store, overlap_check, .. } = &mut self.session;
+        let LeaseSession { store, overlap_check, is_sticky, .. } = &mut self.session;
         // `lint`, which asks for them, names missing rights before another call needs them.
-        store.check_rights(*overlap_check)?;
+        store.check_rights(*overlap_check, *is_sticky)?;
         self.session.foreign_entries()
     }
 
@@ -107,7 +107,7 @@ impl Ledger for IpPools {
     }
 
     fn profile(&self) -> Profile {
-        Profile { strategy: Strategy::Lowest, ..Profile::default() }
+        Profile { strategy: Strategy::Lowest, keeps_sticky: true, ..Profile::default() }
     }
 
     fn claim_limits(&self, _claims: usize) -> ClaimLimits {

@@ -40,6 +40,9 @@ struct NetworkNote {
     /// Whether the CRD keeps this delegate's member of an entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     mark: Option<bool>,
+    /// Whether this node has claimed a sticky name.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    sticky: bool,
 }
 
 /// The note of a pool.
@@ -108,6 +111,18 @@ impl KubeMemory {
         let mark = mark.or(self.keeps_mark());
         if (self.keeps_ifname(), self.keeps_mark()) != (Some(ifname), mark) {
             self.network.remember(|note| (note.ifname, note.mark) = (Some(ifname), mark));
+        }
+    }
+
+    /// Returns whether this node has claimed a sticky name.
+    pub(crate) fn has_sticky(&self) -> bool {
+        self.network.record().sticky
+    }
+
+    /// Remembers that this node has claimed a sticky name.
+    pub(crate) fn remember_sticky(&mut self) {
+        if !self.has_sticky() {
+            self.network.remember_hint(|note| note.sticky = true);
         }
     }
 

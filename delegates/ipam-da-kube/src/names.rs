@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipam_kit::pool::{RangeRules, RangeSet};
 use ipnet::IpNet;
 
+use crate::stamp::hash;
+
 /// The names of the objects of one network.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ObjectNames {
@@ -48,6 +50,27 @@ impl ObjectNames {
         v4.or_else(|_| text.replace('-', ":").parse::<Ipv6Addr>().map(IpAddr::from)).ok()
     }
 
+    /// Returns the name of the object of a sticky name in a pool: both texts, or a hash of both if
+    /// they cannot be part of an object's name.
+    pub(crate) fn sticky(pool: &str, name: &str) -> String {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let is_part = |part: &str| {
+            part.bytes().all(plain)
+                && !part.starts_with('-')
+                && !part.ends_with('-')
+                && !part.is_empty()
+        };
+        let whole = format!("{pool}.{name}");
+        if whole.len() <= LONGEST_NAME && name.split('.').all(is_part) {
+            return whole;
+        }
+        let begin: String =
+            name.bytes().filter(|byte| plain(*byte)).take(40).map(char::from).collect();
+        let short: String = pool.chars().take(LONGEST_NAME - 60).collect();
+        let short = short.trim_end_matches(['-', '.']);
+        format!("{short}.x{}-{:016x}", begin.trim_matches('-'), hash(&whole))
+    }
+
     /// Returns whether the IPPool of this name and range is of this network. Between both, a name
     /// may have that of a node, whose slice of the network the pool is.
     pub(crate) fn has(&self, pool: &str, range: IpNet) -> bool {
@@ -67,6 +90,9 @@ impl ObjectNames {
         }
     }
 }
+
+/// The longest name of an object.
+const LONGEST_NAME: usize = 253;
 
 /// The largest offset: some releases of whereabouts read it as a signed number of 64 bits.
 const LARGEST: u128 = i64::MAX as u128;
@@ -171,6 +197,34 @@ mod tests {
             assert_eq!(blue.address_of(name), None);
             assert_eq!(bare.address_of(&blue.reservation(address)), None);
         }
+    }
+
+    #[test]
+    fn any_sticky_name_becomes_the_name_of_an_object() {
+        let pool = "10.0.0.0-24";
+        for name in ["web-0", "test234", "shop.web-0", "0"] {
+            assert_eq!(ObjectNames::sticky(pool, name), format!("{pool}.{name}"));
+        }
+        let long = "n".repeat(300);
+        let mut names = std::collections::BTreeSet::new();
+        for name in ["shop/web-0", "shop-/web-0", "Web-0", "web_0", "-a", "a..b", "ä", " ", &long]
+        {
+            let object = ObjectNames::sticky(pool, name);
+            assert!(
+                object.starts_with("10.0.0.0-24.x") && object.len() <= LONGEST_NAME,
+                "{object}"
+            );
+            let is_valid =
+                |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
+            assert!(object.chars().all(is_valid) && !object.contains(".."), "{object}");
+            assert!(names.insert(object), "{name}");
+        }
+        assert_eq!(
+            ObjectNames::sticky(pool, "shop/web-0").len(),
+            "10.0.0.0-24.xshopweb-0-".len() + 16
+        );
+        let longest = ObjectNames::sticky(&"p".repeat(244), "shop/web-0");
+        assert!(longest.len() <= LONGEST_NAME, "{longest}");
     }
 
     #[test]

@@ -1,11 +1,15 @@
-//! The answers that show the schema of pools, and pools that a claim makes.
+//! The answers that show the schema of pools, pools that a claim makes, and marks of new leases.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 use serde_json::json;
 
+use crate::lease_mark::LeaseMark;
 use crate::objects::{GROUP, IpPool, PoolEntry, VERSION};
 use crate::session::LeaseSession;
+use crate::stamp::OwnerStamp;
 use crate::store::Outcome;
 
 impl LeaseSession {
@@ -70,5 +74,34 @@ impl LeaseSession {
         Err(Error::new(ErrorCode::BACKEND, message).advise(format!(
             "rename it after the last node with whereabouts 0.3 has gone: `{get} | sed '{renamed}' | kubectl create -f -`, then `kubectl delete -n {namespace} ippools.{GROUP} {old}`"
         )))
+    }
+}
+
+impl LeaseSession {
+    /// Returns a text for the entry of a lease that no other lease has.
+    pub(crate) fn new_text(&self, stamp: &OwnerStamp) -> String {
+        stamp.to_mark(&self.new_nonce())
+    }
+
+    /// Returns a text that no earlier call of this returned.
+    pub(crate) fn new_nonce(&self) -> String {
+        format!("{:016x}", RandomState::new().build_hasher().finish())
+    }
+
+    pub(crate) fn new_mark(&self) -> LeaseMark {
+        LeaseMark {
+            namespace: self.store.namespace().to_owned(),
+            ifname: self.memory.keeps_ifname().unwrap_or_default(),
+            reservation: None,
+            sticky: None,
+            text: None,
+            kept: !self.overlap_check && self.memory.keeps_mark().unwrap_or_default(),
+        }
+    }
+
+    /// Returns whether an earlier answer has shown what the CRD keeps of an entry.
+    pub(crate) fn knows_schema(&self) -> bool {
+        self.memory.keeps_ifname().is_some()
+            && (self.overlap_check || self.memory.keeps_mark().is_some())
     }
 }

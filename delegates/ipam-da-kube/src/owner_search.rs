@@ -18,24 +18,25 @@ use crate::pools_token::HeldLease;
 use crate::read_pool::ReadPool;
 use crate::session::LeaseSession;
 use crate::stamp::OwnerStamp;
+use crate::sticky_lease::StickyId;
 
 /// The search for the leases of an owner.
 pub(crate) struct OwnerSearch<'a> {
-    session: &'a mut LeaseSession,
-    owner: &'a Owner,
+    pub(crate) session: &'a mut LeaseSession,
+    pub(crate) owner: &'a Owner,
     /// The note of this node, or of another one with the same state folder.
-    note: Option<OwnerNote>,
+    pub(crate) note: Option<OwnerNote>,
     /// The leases of the record.
-    known: &'a [Lease],
-    need: Need,
+    pub(crate) known: &'a [Lease],
+    pub(crate) need: Need,
 }
 
 /// An entry of a pool.
-struct Seen<'e> {
-    subnet: IpNet,
-    address: IpAddr,
-    id: &'e str,
-    allocation: &'e PoolEntry,
+pub(crate) struct Seen<'e> {
+    pub(crate) subnet: IpNet,
+    pub(crate) address: IpAddr,
+    pub(crate) id: &'e str,
+    pub(crate) allocation: &'e PoolEntry,
 }
 
 /// The relation of an entry to the owner.
@@ -66,17 +67,28 @@ impl<'a> OwnerSearch<'a> {
     /// A reservation cannot be read.
     pub(crate) fn leases(mut self, pools: &BTreeMap<String, ReadPool>) -> Result<Vec<HeldLease>> {
         let (mut held, mut unnamed) = (Vec::new(), Vec::new());
+        let mut names = self.names(pools)?;
         for pool in pools.values() {
             for (_, address, allocation) in pool.entries() {
                 let (Some(address), Some(id)) = (address, allocation.id.as_deref()) else {
                     continue;
                 };
                 let seen = Seen { subnet: pool.subnet, address, id, allocation };
+                if let Some(id) = StickyId::parse(id) {
+                    held.extend(self.judge_sticky(&seen, names.remove(&id).as_ref(), &id)?);
+                    continue;
+                }
                 match self.judge(&seen)? {
                     Verdict::Foreign => {}
                     Verdict::Own(lease) => held.push(*lease),
                     Verdict::Unnamed(lease) => unnamed.push(*lease),
                 }
+            }
+        }
+        if self.need == Need::Proof {
+            // A call that was killed may leave an object without an entry.
+            for lease in names.values() {
+                held.extend(self.own_sticky(lease, None)?);
             }
         }
         // An ADD takes another address beside one that may be another interface's.
@@ -311,15 +323,16 @@ impl<'a> OwnerSearch<'a> {
     }
 
     /// Returns whether reservations are read: a CHECK needs none.
-    fn reads_reservations(&self) -> bool {
+    pub(crate) fn reads_reservations(&self) -> bool {
         self.session.overlap_check && self.session.verb != Verb::Check
     }
 
-    fn mark(&self, seen: &Seen<'_>, reservation: Option<&Reservation>) -> LeaseMark {
+    pub(crate) fn mark(&self, seen: &Seen<'_>, reservation: Option<&Reservation>) -> LeaseMark {
         LeaseMark {
             namespace: self.session.store.namespace().to_owned(),
             ifname: seen.allocation.ifname.is_some(),
             reservation: reservation.map(ReservationMark::of),
+            sticky: None,
             text: None,
             kept: false,
         }
@@ -332,7 +345,7 @@ impl<'a> OwnerSearch<'a> {
         Verdict::Own(Box::new(self.held(seen, mark, Some(stamp.taken))))
     }
 
-    fn held(&self, seen: &Seen<'_>, mark: LeaseMark, taken: Option<u64>) -> HeldLease {
+    pub(crate) fn held(&self, seen: &Seen<'_>, mark: LeaseMark, taken: Option<u64>) -> HeldLease {
         let lease = mark.lease(seen.subnet, seen.address);
         HeldLease {
             lease: Lease { taken: taken.map(time), ..lease },

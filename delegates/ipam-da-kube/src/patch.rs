@@ -1,10 +1,12 @@
 //! JSON patches (RFC 6902) of pools and reservations, each operation guarded by tests.
 
+use ipam_kube::Moment;
 use serde_json::{Value, json};
 
 use crate::lease_mark::ReservationMark;
 use crate::objects::{IpPool, Metadata, PoolEntry};
 use crate::stamp::OwnerStamp;
+use crate::sticky_lease::{StickyHolder, StickyId, StickyMark, StickySpec};
 
 /// A JSON patch.
 #[derive(Clone, Debug, Default)]
@@ -93,6 +95,45 @@ impl Patch {
         self.push("add", "/metadata/labels", stamp.labels());
         self.push("add", "/metadata/annotations", json!(stamp.annotations()));
         self.push("add", "/spec", reservation_spec(podref, stamp));
+    }
+
+    /// Writes what a StickyLease says, and its labels, if the object is in a certain state.
+    pub(crate) fn write_sticky(&mut self, seen: &StickyMark, labels: Value, spec: &StickySpec) {
+        self.expect_sticky(seen);
+        self.push("add", "/metadata/labels", labels);
+        self.push("add", "/spec", json!(spec));
+    }
+
+    /// Writes the holder of a StickyLease that has none, if it is the object of an entry.
+    pub(crate) fn hold_sticky(&mut self, id: &StickyId, labels: Value, spec: &StickySpec) {
+        self.test("/metadata/uid", id.uid.as_str().into());
+        for (member, value) in [("name", json!(spec.name)), ("pool", json!(spec.pool))] {
+            self.test(&format!("/spec/{member}"), value);
+        }
+        self.test("/spec/address", json!(spec.address));
+        self.test("/spec/range", json!(spec.range));
+        self.test("/spec/holder", Value::Null);
+        self.push("add", "/metadata/labels", labels);
+        self.push("add", "/spec", json!(spec));
+    }
+
+    /// Writes the holder of a StickyLease anew.
+    pub(crate) fn rehold_sticky(&mut self, seen: &StickyMark, holder: &StickyHolder) {
+        self.expect_sticky(seen);
+        self.push("add", "/spec/holder", json!(holder));
+    }
+
+    /// Writes the time until which a StickyLease is kept in place of its holder.
+    pub(crate) fn keep_sticky(&mut self, seen: &StickyMark, until: Moment) {
+        self.expect_sticky(seen);
+        self.push("add", "/metadata/labels", json!({}));
+        self.push("add", "/spec/keptUntil", json!(until));
+        self.0.push(json!({"op": "remove", "path": "/spec/holder"}));
+    }
+
+    fn expect_sticky(&mut self, seen: &StickyMark) {
+        self.test("/metadata/uid", seen.uid.as_str().into());
+        self.test("/metadata/resourceVersion", seen.version.as_str().into());
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {

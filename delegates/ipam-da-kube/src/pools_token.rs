@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use crate::lease_mark::LeaseMark;
 use crate::names::offset_of;
 use crate::read_pool::ReadPool;
+use crate::sticky_lease::StickyId;
 
 /// The objects that a view has read, and the owner's leases in them.
 #[derive(Debug, Default)]
@@ -41,15 +42,22 @@ pub(crate) struct HeldLease {
 }
 
 impl HeldLease {
-    /// Returns the lease of a scanned entry; `None` without a holder.
+    /// Returns the lease of a scanned entry; `None` without a holder, unless it is kept for a name.
     pub(crate) fn of_entry(entry: &Entry) -> Option<Self> {
         let mark = LeaseMark::of(&entry.lease)?;
-        let holder = entry.holder.clone()?;
+        let holder = entry.holder.as_ref();
+        let id = match (&mark.sticky, holder) {
+            (Some(sticky), _) => sticky.id().to_string(),
+            (None, holder) => holder?.container.clone(),
+        };
+        let ifname = holder.and_then(|holder| mark.ifname(holder.ifname.as_ref()?));
+        // What is left of a sticky lease names no interface, either.
+        let ifname = ifname.filter(|_| StickyId::parse(&id).is_none());
         Some(Self {
             lease: entry.lease.clone(),
             subnet: entry.lease.address.trunc(),
-            id: holder.container,
-            ifname: holder.ifname.filter(|_| mark.ifname),
+            id,
+            ifname,
             mark,
             in_pool: true,
         })

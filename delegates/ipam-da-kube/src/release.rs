@@ -6,8 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use ipam_kit::allocate::ledger::Entry;
+use ipam_kit::allocate::ledger::{Entry, Fault, Holder};
 use ipam_kit::allocate::removal::{may_be_held, removed_unless_failed};
+use ipam_kit::cni::Verb;
 use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 
@@ -51,6 +52,17 @@ pub(crate) enum Removed {
     Changed,
 }
 
+/// The outcome of the end of a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EndedHold {
+    /// The address stays with the name for a time.
+    Kept,
+    /// The object is gone: entry and reservation can be removed.
+    Over,
+    /// Another call has the name, or has confirmed it.
+    Changed,
+}
+
 impl LeaseSession {
     /// Releases leases, each if it is in the state that was seen.
     ///
@@ -72,9 +84,15 @@ impl LeaseSession {
         for (entry, held) in &leases {
             entry.holder.iter().for_each(|holder| self.notes.remember_release(holder, &held.lease));
         }
-        let held: Vec<HeldLease> = leases.iter().map(|(_, held)| held.clone()).collect();
+        let mut held: Vec<HeldLease> = leases.iter().map(|(_, held)| held.clone()).collect();
+        if self.verb != Verb::Gc {
+            // A person wants the address free, whatever name it is kept for.
+            let sticky = held.iter_mut().filter_map(|held| held.mark.sticky.as_mut());
+            sticky.for_each(|sticky| sticky.keep_seconds = 0);
+        }
         let Unreleased { changed, gone, failed, mut errors } = self.try_release(&held);
-        let unowned = entries.iter().filter(|entry| entry.holder.is_none());
+        let is_kept = |entry: &Entry| matches!(entry.fault, Some(Fault::Kept(_)));
+        let unowned = entries.iter().filter(|entry| entry.holder.is_none() && !is_kept(entry));
         errors.extend(unowned.map(|entry| self.without_id(entry.lease.address)));
         let mut removed = Vec::new();
         for (entry, held) in leases {
@@ -82,8 +100,8 @@ impl LeaseSession {
             if changed.contains(&place) || failed.contains(&place) {
                 continue;
             }
-            if let Some(ifname) = entry.holder.as_ref().and_then(|holder| holder.ifname.as_ref()) {
-                self.notes.forget(&held.id, ifname);
+            if let Some(Holder { container, ifname: Some(ifname), .. }) = &entry.holder {
+                self.notes.forget(container, ifname);
             }
             if !gone.contains(&place) {
                 removed.push(entry.clone());
@@ -116,6 +134,21 @@ impl LeaseSession {
         let _turns = self.locks.take(&names);
         let mut pools: BTreeMap<IpNet, Vec<HeldLease>> = BTreeMap::new();
         for lease in leases {
+            if let Some(sticky) = &lease.mark.sticky {
+                match self.end_hold(lease.address(), sticky) {
+                    Ok(EndedHold::Over) => {}
+                    Ok(EndedHold::Kept) => continue,
+                    Ok(EndedHold::Changed) => {
+                        unreleased.changed.insert(lease.place());
+                        continue;
+                    }
+                    Err(error) => {
+                        unreleased.failed.insert(lease.place());
+                        unreleased.errors.push(error);
+                        continue;
+                    }
+                }
+            }
             let removed = match &lease.mark.reservation {
                 Some(seen) => self.delete_reservation(lease.address(), seen),
                 None if self.is_confirmed_since(lease) => Ok(Removed::Changed),

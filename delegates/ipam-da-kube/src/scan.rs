@@ -16,6 +16,7 @@ use crate::owner_notes::NotedLeases;
 use crate::read_pool::ReadPool;
 use crate::session::LeaseSession;
 use crate::stamp::{OwnerStamp, selector};
+use crate::sticky_lease::StickyId;
 use crate::view::all_pools;
 
 impl LeaseSession {
@@ -101,7 +102,7 @@ impl LeaseSession {
         each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
     ) -> Result<()> {
         let labels = selector(self.network.as_str(), Some(node));
-        let mut reserved = BTreeSet::new();
+        let (mut reserved, mut sticky) = (BTreeSet::new(), BTreeMap::new());
         for (address, reservation) in self.reservations(&labels)? {
             let Some(stamp) = OwnerStamp::of_reservation(&reservation) else { continue };
             // A label may be a shortened text.
@@ -109,11 +110,20 @@ impl LeaseSession {
                 continue;
             }
             reserved.insert(address);
+            if let Some(id) = StickyId::parse(&stamp.container) {
+                sticky.insert(id, (stamp.range, address, reservation));
+                continue;
+            }
             if each(self.reserved_entry(stamp.range, address, &reservation)).is_break() {
                 return Ok(());
             }
         }
-        self.scan_noted(node, &reserved, each)
+        let mut flow = ControlFlow::Continue(());
+        self.scan_noted(node, &reserved, &mut |entry| {
+            flow = each(entry);
+            flow
+        })?;
+        if flow.is_break() { Ok(()) } else { self.scan_sticky(node, sticky, each) }
     }
 
     /// Shows the entries of a node without a reservation of its own, as a release leaves them that is
@@ -154,6 +164,7 @@ impl LeaseSession {
             true => self.reservations("")?,
             false => BTreeMap::new(),
         };
+        let sticky = self.sticky_of(pools.values())?;
         let mut entered = BTreeSet::new();
         for pool in pools.values() {
             for (_, address, allocation) in pool.entries() {
@@ -161,7 +172,14 @@ impl LeaseSession {
                 entered.insert(address);
                 // Pools that overlap may both have an entry of it.
                 let reservation = reservations.get(&address);
-                let entry = self.shown_entry(pool.subnet, address, allocation, reservation, &noted);
+                let id = allocation.id.as_deref().and_then(StickyId::parse);
+                let lease = id.and_then(|id| sticky.get(&id));
+                let entry = match lease.and_then(|lease| Some((lease, lease.spec.as_ref().ok()?))) {
+                    Some((lease, spec)) if spec.address == address => {
+                        self.sticky_entry(lease, spec, reservation)
+                    }
+                    _ => self.shown_entry(pool.subnet, address, allocation, reservation, &noted),
+                };
                 if each(entry).is_break() {
                     return Ok(());
                 }
@@ -244,6 +262,7 @@ impl LeaseSession {
             namespace: self.store.namespace().to_owned(),
             ifname: allocation.ifname.is_some(),
             reservation: reservation.map(ReservationMark::of),
+            sticky: None,
             text,
             kept,
         };

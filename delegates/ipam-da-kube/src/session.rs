@@ -1,6 +1,6 @@
 //! The state of a call: its objects, and the node's memory of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipam_kit::allocate::{PoolRequest, Strategy, known, requested_pools};
@@ -16,8 +16,10 @@ use crate::memory::KubeMemory;
 use crate::names::ObjectNames;
 use crate::objects::Reservation;
 use crate::owner_notes::OwnerNotes;
+use crate::pod::Pod;
 use crate::pool_lock::PoolLocks;
 use crate::present;
+use crate::sticky_lease::StickyLease;
 use crate::store::ObjectStore;
 
 /// The state of a call.
@@ -45,15 +47,10 @@ pub(crate) struct LeaseSession {
     /// Addresses of changes whose outcome is unknown, which a later change of this call takes if it
     /// can: then at most one of both takes effect.
     pub(crate) unknown: BTreeSet<IpAddr>,
-}
-
-/// The pod of an attachment, as the runtime names it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Pod {
-    /// Its namespace and name, with a slash; empty without a pod, which the cleaners of whereabouts
-    /// ignore.
-    pub(crate) podref: String,
-    pub(crate) uid: String,
+    /// The objects of sticky names that this call has read; `None` for one that does not exist.
+    pub(crate) sticky: BTreeMap<String, Option<StickyLease>>,
+    /// Whether a pool of the configuration, or of a selector, has a sticky name.
+    pub(crate) is_sticky: bool,
 }
 
 impl LeaseSession {
@@ -93,6 +90,8 @@ impl LeaseSession {
             trusts_notes: true,
             holds_more: false,
             unknown: BTreeSet::new(),
+            sticky: BTreeMap::new(),
+            is_sticky: requested_pools(request).iter().any(|pool| pool.sticky.is_some()),
         })
     }
 
@@ -125,17 +124,6 @@ impl LeaseSession {
     /// The server does not answer, or refuses.
     pub(crate) fn read_reservation(&mut self, address: IpAddr) -> Result<Option<Reservation>> {
         self.store.read_reservation(&self.names.reservation(address))
-    }
-}
-
-impl Pod {
-    fn of(request: &Request) -> Self {
-        let text = |key: &str| request.args.get(key).filter(|text| !text.is_empty());
-        let podref = match (text("K8S_POD_NAMESPACE"), text("K8S_POD_NAME")) {
-            (Some(namespace), Some(name)) => format!("{namespace}/{name}"),
-            _ => String::new(),
-        };
-        Self { podref, uid: text("K8S_POD_UID").unwrap_or_default().to_owned() }
     }
 }
 

@@ -37,9 +37,9 @@ struct EntryText {
     stamp: OwnerStamp,
 }
 
-const NODE: &str = "ipam-delegated/node";
+pub(crate) const NODE: &str = "ipam-delegated/node";
 const NETWORK: &str = "ipam-delegated/network";
-const CONTAINER: &str = "ipam-delegated/container";
+pub(crate) const CONTAINER: &str = "ipam-delegated/container";
 const IFNAME: &str = "ipam-delegated/ifname";
 const RANGE: &str = "ipam-delegated/range";
 const POD_UID: &str = "ipam-delegated/pod-uid";
@@ -150,7 +150,7 @@ pub(crate) fn selector(network: &str, node: Option<&str>) -> String {
 const LONGEST: usize = 63;
 
 /// Makes a text the value of a label: itself if it may be one, else its beginning and a hash.
-fn label_value(text: &str) -> String {
+pub(crate) fn label_value(text: &str) -> String {
     let inside = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let ends_well = |text: &str| {
         text.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -164,8 +164,8 @@ fn label_value(text: &str) -> String {
     format!("x{begin}-{:016x}", hash(text))
 }
 
-/// FNV-1a, which gives every release of this program the same label.
-fn hash(text: &str) -> u64 {
+/// FNV-1a, which gives every release of this program the same label and name.
+pub(crate) fn hash(text: &str) -> u64 {
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, mix)
 }

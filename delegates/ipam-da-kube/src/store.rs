@@ -16,12 +16,13 @@ use crate::objects::{
 };
 use crate::patch::{Patch, reservation_spec};
 use crate::stamp::OwnerStamp;
+use crate::sticky_lease::{STICKY_GROUP, STICKY_KIND, STICKY_LEASES};
 
 /// The objects of a namespace.
 #[derive(Debug)]
 pub(crate) struct ObjectStore {
-    kube: Kube,
-    namespace: String,
+    pub(crate) kube: Kube,
+    pub(crate) namespace: String,
 }
 
 /// The outcome of a change that others may have prevented.
@@ -95,25 +96,34 @@ impl ObjectStore {
     }
 
     /// Sends each kind of request that a call may need, about an object that cannot exist: the
-    /// answers show which rights are missing. `reserves` says whether calls make reservations.
-    pub(crate) fn check_rights(&mut self, reserves: bool) -> Result<()> {
-        let mut errors = self.try_rights(POOLS, "IPPool", &[Method::Post, Method::Patch]);
+    /// answers show which rights are missing. `reserves` says whether calls make reservations, and
+    /// `is_sticky` whether addresses stay with names.
+    pub(crate) fn check_rights(&mut self, reserves: bool, is_sticky: bool) -> Result<()> {
+        let namespace = self.namespace.clone();
+        let changes = [Method::Post, Method::Patch, Method::Delete];
+        let absent = |plural| resource(plural, &namespace, Some(ABSENT));
+        let mut errors = self.try_rights(absent(POOLS), "IPPool", &changes[..2]);
         if reserves {
-            let changes = [Method::Post, Method::Patch, Method::Delete];
-            errors.extend(self.try_rights(RESERVATIONS, RESERVATION, &changes));
+            errors.extend(self.try_rights(absent(RESERVATIONS), RESERVATION, &changes));
+        }
+        if is_sticky {
+            let absent = sticky_resource(&namespace, Some(ABSENT));
+            errors.extend(self.try_rights(absent, STICKY_KIND, &changes));
+            errors.extend(self.read_pod(&namespace, ABSENT).err());
+            errors.extend(self.read_node(ABSENT).err());
         }
         Error::join(errors)
     }
 
     /// Reads and changes objects of a kind that cannot exist. Returns what was refused.
-    fn try_rights(&mut self, plural: &str, kind: &str, changes: &[Method]) -> Vec<Error> {
-        let Self { kube, namespace } = self;
-        let absent = resource(plural, namespace, Some(ABSENT));
+    fn try_rights(&mut self, absent: Resource<'_>, kind: &str, changes: &[Method]) -> Vec<Error> {
+        let kube = &mut self.kube;
         let all = Resource { name: None, ..absent };
         let mut errors = Vec::from_iter(kube.get::<IgnoredAny>(&absent).err());
         let list = List { page: 1, ..List::all(all) };
         errors.extend(kube.list(&list, &mut |_: IgnoredAny| ControlFlow::Break(())).err());
-        let unnamed = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": kind}).to_string();
+        let unnamed = json!({"apiVersion": format!("{}/{VERSION}", absent.group), "kind": kind});
+        let unnamed = unnamed.to_string();
         for method in changes {
             let change = match method {
                 Method::Post => ApiChange::post(all, &unnamed),
@@ -122,7 +132,7 @@ impl ObjectStore {
             };
             errors.extend(kube.ask::<IgnoredAny>(&change).err());
         }
-        errors.into_iter().map(explain(plural)).collect()
+        errors.into_iter().map(explain(absent.plural)).collect()
     }
 
     /// Makes a pool with its first entries.
@@ -245,7 +255,10 @@ impl ObjectStore {
 }
 
 /// Sends a change, and sorts its outcome.
-fn change<T: DeserializeOwned>(kube: &mut Kube, change: &ApiChange<'_>) -> Result<Outcome<T>> {
+pub(crate) fn change<T: DeserializeOwned>(
+    kube: &mut Kube,
+    change: &ApiChange<'_>,
+) -> Result<Outcome<T>> {
     let refusal = match kube.ask(change).map_err(explain(change.resource.plural))? {
         ApiOutcome::Done(answer) => return Ok(Outcome::Done(answer)),
         ApiOutcome::Unknown => return Ok(Outcome::Unknown),
@@ -290,17 +303,30 @@ fn resource<'a>(plural: &'a str, namespace: &'a str, name: Option<&'a str>) -> R
     Resource { group: GROUP, version: VERSION, plural, namespace: Some(namespace), name }
 }
 
+/// The StickyLeases of a namespace, or one of them.
+pub(crate) fn sticky_resource<'a>(namespace: &'a str, name: Option<&'a str>) -> Resource<'a> {
+    Resource {
+        group: STICKY_GROUP,
+        version: VERSION,
+        plural: STICKY_LEASES,
+        namespace: Some(namespace),
+        name,
+    }
+}
+
 /// Releases of whereabouts before 0.5 have no reservations.
 const WITHOUT_RESERVATIONS: &str =
     "if all nodes run whereabouts 0.4 or its fork, set ipam.kube.overlapCheck to false";
 
 /// Explains the error of a request for objects of a kind. A rejected login may be one that is just
 /// being renewed.
-fn explain(plural: &str) -> impl Fn(Error) -> Error {
+pub(crate) fn explain(plural: &str) -> impl Fn(Error) -> Error {
     move |error| match error {
         error if is_unauthorized(&error) => error.with_code(ErrorCode::TRY_AGAIN),
         error if is_unserved(&error) => {
-            let error = error.advise("the definitions are in deploy/crds.yaml of this release");
+            let file = if plural == STICKY_LEASES { "sticky.yaml" } else { "crds.yaml" };
+            let error =
+                error.advise(format!("the definitions are in deploy/{file} of this release"));
             if plural == RESERVATIONS { error.advise(WITHOUT_RESERVATIONS) } else { error }
         }
         error => error,

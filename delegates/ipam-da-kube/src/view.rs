@@ -26,6 +26,7 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
         return Ok(guess);
     }
     let is_claim = !query.requests.is_empty();
+    session.check_names(query.requests)?;
     if is_claim {
         session.memory.check_not_restored(session.store.namespace())?;
     }
@@ -61,11 +62,14 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
         }
     }
     let held = OwnerSearch::new(session, query, note).leases(&pools)?;
+    session.end_expired(query.requests, &mut pools, &others)?;
     let shown: Vec<&ReadPool> = pools.values().chain(others.values()).collect();
     let mut taken = BTreeSet::new();
-    let views =
-        query.requests.iter().map(|request| pool_view(session, request, &shown, &mut taken));
-    let views = views.collect();
+    let mut views = Vec::new();
+    for request in query.requests {
+        let view = pool_view(session, request, &shown, &mut taken);
+        views.push(PoolView { kept: session.kept(request, &pools, &taken)?, ..view });
+    }
     let leases = held.iter().map(|held| held.lease.clone()).collect();
     let (pools, more): (BTreeMap<_, _>, BTreeMap<_, _>) =
         pools.into_iter().partition(|(name, _)| requested.contains_key(name));
@@ -101,8 +105,8 @@ fn guess(
         (is_guarded && mark.namespace == session.store.namespace()).then(|| HeldLease {
             lease: lease.clone(),
             subnet: lease.address.trunc(),
-            id: query.owner.container.to_string(),
-            ifname: mark.ifname.then(|| query.owner.ifname.to_string()),
+            id: mark.id(query.owner.container.as_str()),
+            ifname: mark.ifname(query.owner.ifname.as_str()),
             mark,
             in_pool: true,
         })

@@ -112,10 +112,16 @@ fn kubectl_applies_every_manifest_and_again_without_a_change() {
         let said = [POOLS, RESERVATIONS].map(|plural| format!("{} {outcome}", name(plural)));
         assert_eq!(kubectl.run(&["apply"], "crds.yaml"), said);
     }
+    let kind = "customresourcedefinition.apiextensions.k8s.io/stickyleases.ipam-delegated.io";
+    for outcome in ["created", "unchanged"] {
+        assert_eq!(kubectl.run(&["apply"], "sticky.yaml"), [format!("{kind} {outcome}")]);
+    }
     let objects = [
         "serviceaccount/ipam-delegated",
         "role.rbac.authorization.k8s.io/ipam-da-kube",
         "rolebinding.rbac.authorization.k8s.io/ipam-da-kube",
+        "clusterrole.rbac.authorization.k8s.io/ipam-da-kube",
+        "clusterrolebinding.rbac.authorization.k8s.io/ipam-da-kube",
     ];
     kubectl.run(&["delete", "--ignore-not-found"], "rbac.yaml");
     for outcome in ["created", "unchanged"] {

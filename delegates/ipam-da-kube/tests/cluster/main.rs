@@ -22,6 +22,7 @@ mod repair;
 mod requests;
 mod restored;
 mod sandboxes;
+mod sticky;
 mod suites;
 mod trouble;
 mod without_reservations;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::common::node::Node;
 use crate::common::relay::Relay;
+use crate::common::sticky::sticky_desk;
 use crate::common::{Desk, changing, v07, v094};
 
 /// A desk whose nodes reach the server through a relay, which counts.
@@ -169,6 +170,35 @@ fn calls_at_once_send_no_more() {
         });
     });
     assert_eq!(sent.len(), 2 * CALLS, "{sent:#?}");
+}
+
+#[test]
+fn of_sticky_names() {
+    let counter = Counter::on(sticky_desk());
+    let plain = counter.node("node-1");
+    plain.add("first");
+    let pools = |keep: &str| counter.desk.sticky_node("node-1", "web", keep).pools;
+    let node = Node { pools: pools("0s"), ..plain };
+    let mut result = Value::Null;
+    let make = "POST stickyleases 201";
+    let object = |verb: &str| format!("{verb} stickyleases/10.1.2.0-24.web 200");
+    counter.assert_sends(&[GET, make, PATCH, RESERVE], || result = node.add("c1"));
+    let confirm = reservation("PATCH", "10.1.2.3");
+    counter.assert_sends(&[GET, &object("PATCH"), &confirm], || result = node.add("c1"));
+    let (read, delete) = (reservation("GET", "10.1.2.3"), reservation("DELETE", "10.1.2.3"));
+    let ends = [&object("DELETE"), &delete, PATCH];
+    counter.assert_sends(&ends, || drop(node.del_known("c1", &result).success()));
+    // One that is kept.
+    let node = Node { pools: pools("1h"), ..node };
+    let result = node.add("c2");
+    let keep = object("PATCH");
+    counter.assert_sends(&[&keep], || drop(node.del_known("c2", &result).success()));
+    counter.assert_sends(&[GET, &keep, &read, &confirm], || drop(node.add("c3")));
+    let list = "LIST stickyleases 200";
+    counter.assert_sends(&[GET, list, &read, &keep], || node.del("c3"));
+    // Others pay nothing beside it.
+    let plain = Node { pools: counter.node("node-1").pools, ..node };
+    counter.assert_sends(&[GET, PATCH, RESERVE], || drop(plain.add("c4")));
 }
 
 #[test]

@@ -17,6 +17,7 @@ use ipam_testkit::whereabouts::{Crds, Release};
 use ipam_testkit::world::full_size;
 use serde_json::{Map, Value, json};
 
+use crate::common::sticky::serve_sticky;
 use crate::common::{Desk, age, v07, v094};
 
 #[derive(Clone)]
@@ -129,9 +130,13 @@ fn allocator(crds: fn() -> Crds, overlap: Overlap) {
     let (desk, ipam) = without_turns(crds, overlap);
     let (client, namespace) = (desk.client.clone(), desk.namespace.clone());
     let delegate = Allocate::<InterleavedLedger<IpPools>>::default();
-    let subject = InProcess::new(delegate, Reach::Cluster, ipam)
+    let mut subject = InProcess::new(delegate, Reach::Cluster, ipam)
         .interleaved(next_commit)
         .aging(move |by: Duration| age(&client, &namespace, by));
+    if matches!(overlap, Checked) {
+        serve_sticky(desk.kube);
+        subject = subject.keeping_names();
+    }
     let subject: Arc<dyn Subject> = Arc::new(Apart(subject));
     // A subject inside this process cannot be killed.
     assert_well(&allocator_suite::run(&subject, &[], &[]), 1);

@@ -4,6 +4,7 @@ pub mod beside;
 pub mod node;
 pub mod relay;
 pub mod site;
+pub mod sticky;
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -113,6 +114,17 @@ pub fn age(client: &Client, namespace: &str, by: Duration) {
         }
         let path = objects.path("overlappingrangeipreservations", &name);
         client.patch(&path, &json!({"metadata": {"annotations": older}}));
+    }
+    let sticky = format!("/apis/{}/namespaces/{namespace}/stickyleases", sticky::STICKY_API);
+    for object in client.get(&sticky).iter().flat_map(|all| all["items"].as_array()).flatten() {
+        // Their times are those of people: they become as old as any.
+        let past = "2026-01-01T00:00:00Z";
+        let older = match object["spec"]["holder"].is_object() {
+            true => json!({"spec": {"holder": {"since": past}}}),
+            false => json!({"spec": {"keptUntil": past}}),
+        };
+        let name = object["metadata"]["name"].as_str().unwrap();
+        client.patch(&format!("{sticky}/{name}"), &older);
     }
     for (name, pool) in objects.pools() {
         for (key, entry) in pool["spec"]["allocations"].as_object().into_iter().flatten() {

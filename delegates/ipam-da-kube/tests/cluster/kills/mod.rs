@@ -16,7 +16,7 @@ use ipam_testkit::world::{Outcome, full_size, start, wait};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
-use crate::common::relay::{Ask, Fate};
+use crate::common::relay::{Ask, Fate, Relay};
 use crate::common::site::{On, Plan, Site};
 use crate::common::{v07, v094};
 
@@ -45,7 +45,7 @@ enum Call {
 
 /// The moment of a kill.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Moment {
+pub(crate) enum Moment {
     /// The server does not get the request.
     Early,
     /// The server has carried the request out.
@@ -115,12 +115,25 @@ impl Site {
         &self,
         is_last: impl Fn(&Ask) -> bool + Send + Sync + 'static,
         moment: Moment,
+        command: Command,
+        network: &Value,
+    ) -> Outcome {
+        self.relay.kill_when(is_last, moment, command, network)
+    }
+}
+
+impl Relay {
+    /// Runs a command, and kills all its processes at the first request of this kind.
+    pub(crate) fn kill_when(
+        &self,
+        is_last: impl Fn(&Ask) -> bool + Send + Sync + 'static,
+        moment: Moment,
         mut command: Command,
         network: &Value,
     ) -> Outcome {
         let group = Arc::new(OnceLock::<Pid>::new());
         let its = group.clone();
-        self.relay.decide(move |ask| {
+        self.decide(move |ask| {
             if !is_last(ask) {
                 return Fate::Pass;
             }
@@ -138,7 +151,7 @@ impl Site {
         let child = start(command, network);
         group.set(Pid::from_child(&child)).unwrap();
         let outcome = wait(child);
-        self.relay.pass();
+        self.pass();
         outcome
     }
 }

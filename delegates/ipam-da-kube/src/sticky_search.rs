@@ -1,0 +1,123 @@
+//! The sticky leases of an owner among the entries of pools.
+
+use std::collections::BTreeMap;
+
+use ipam_kit::Result;
+use ipam_kit::allocate::Lease;
+use ipam_kit::allocate::ledger::Need;
+use ipam_kit::cni::Verb;
+
+use crate::lease_mark::LeaseMark;
+use crate::objects::PoolEntry;
+use crate::owner_search::{OwnerSearch, Seen};
+use crate::pools_token::HeldLease;
+use crate::read_pool::ReadPool;
+use crate::stamp::OwnerStamp;
+use crate::sticky_claim::sticky_of_container;
+use crate::sticky_lease::{StickyId, StickyLease};
+use crate::sticky_view::by_id;
+
+impl OwnerSearch<'_> {
+    /// Returns the objects of sticky names that the owner may have. A release lists those of its
+    /// container if anything shows that it has one; a claim has those that it has read.
+    pub(crate) fn names(
+        &mut self,
+        pools: &BTreeMap<String, ReadPool>,
+    ) -> Result<BTreeMap<StickyId, StickyLease>> {
+        if self.need == Need::Claim {
+            let read = self.session.sticky.values().flatten().cloned();
+            return Ok(read.map(|lease| (lease.id(), lease)).collect());
+        }
+        let noted = self.note.iter().flat_map(|note| &note.leases);
+        let mut leases = self.known.iter().chain(noted).filter_map(LeaseMark::of);
+        let mut entries = pools.values().flat_map(ReadPool::entries);
+        let is_shown = entries.any(|(_, _, entry)| {
+            entry.id.as_deref().is_some_and(|id| StickyId::parse(id).is_some())
+        });
+        if !is_shown && !leases.any(|mark| mark.sticky.is_some()) {
+            return Ok(BTreeMap::new());
+        }
+        let labels = sticky_of_container(self.owner.container.as_str());
+        Ok(by_id(self.session.store.list_sticky(&labels)?))
+    }
+
+    /// Judges the entry of a sticky lease by its object, or before a claim by the owner's note.
+    pub(crate) fn judge_sticky(
+        &mut self,
+        seen: &Seen<'_>,
+        lease: Option<&StickyLease>,
+        id: &StickyId,
+    ) -> Result<Option<HeldLease>> {
+        if let Some(lease) = lease {
+            return self.own_sticky(lease, Some(seen));
+        }
+        if self.need == Need::Proof {
+            return self.rest(seen, id);
+        }
+        let is_unread = !self.session.sticky.contains_key(&id.object);
+        let Some(note) = self.note.as_ref().filter(|_| is_unread) else { return Ok(None) };
+        let mut leases = note.leases.iter();
+        let lease = leases.find(|lease| lease.address.addr() == seen.address);
+        let mark = lease.and_then(LeaseMark::of).filter(|mark| {
+            mark.sticky.as_ref().is_some_and(|sticky| sticky.id() == *id)
+                && mark.namespace == self.session.store.namespace()
+                && note.node == self.owner.scope.node
+                && !note.unsure
+        });
+        Ok(lease.zip(mark).map(|(lease, mark)| {
+            let held = self.held(seen, mark, Some(note.taken));
+            HeldLease { lease: Lease { sticky: lease.sticky.clone(), ..held.lease }, ..held }
+        }))
+    }
+
+    /// Returns the lease of a sticky name that the owner holds.
+    pub(crate) fn own_sticky(
+        &mut self,
+        lease: &StickyLease,
+        seen: Option<&Seen<'_>>,
+    ) -> Result<Option<HeldLease>> {
+        let Some((spec, holder)) = lease.held() else { return Ok(None) };
+        let is_bare = self.session.verb == Verb::Del && self.known.is_empty();
+        // A node that lost its state folder has another name now: the pod proves the container.
+        let is_of_pod = !holder.pod.is_empty() && holder.pod == self.session.pod.podref;
+        let is_here = holder.node == self.owner.scope.node || (is_bare && is_of_pod);
+        let is_elsewhere = seen.is_some_and(|seen| seen.address != spec.address);
+        if !holder.is_on_any_node(self.owner) || !is_here || is_elsewhere {
+            return Ok(None);
+        }
+        let reservation = match self.reads_reservations() {
+            true => self.session.read_reservation(spec.address)?,
+            false => None,
+        };
+        let id = lease.id().to_string();
+        let reservation = reservation.filter(|it| it.spec.containerid.as_ref() == Some(&id));
+        let taken = reservation.as_ref().and_then(OwnerStamp::of_reservation);
+        let nothing = PoolEntry::default();
+        let allocation = seen.map_or(&nothing, |seen| seen.allocation);
+        let shown = Seen { subnet: spec.range, address: spec.address, id: &id, allocation };
+        let mark = self.mark(&shown, reservation.as_ref());
+        let mark = LeaseMark { sticky: Some(lease.mark()), ..mark };
+        let held = self.held(&shown, mark, taken.map(|stamp| stamp.taken));
+        let lease = Lease { sticky: Some(spec.name.clone()), ..held.lease };
+        Ok(Some(HeldLease { lease, in_pool: seen.is_some(), ..held }))
+    }
+
+    /// Returns what is left of a sticky lease of the owner whose object is gone: a DEL was
+    /// interrupted.
+    fn rest(&mut self, seen: &Seen<'_>, id: &StickyId) -> Result<Option<HeldLease>> {
+        let noted = self.note.iter().flat_map(|note| &note.leases);
+        let mut marks = self.known.iter().chain(noted).filter_map(LeaseMark::of);
+        let is_own = marks.any(|mark| mark.sticky.is_some_and(|sticky| sticky.id() == *id));
+        if !is_own || !self.reads_reservations() {
+            return Ok(None);
+        }
+        let present = self.session.store.read_sticky(&id.object)?;
+        if present.is_some_and(|present| present.metadata.uid == id.uid) {
+            return Ok(None);
+        }
+        let reservation = self.session.read_reservation(seen.address)?;
+        let own = reservation.filter(|it| it.spec.containerid.as_deref() == Some(seen.id));
+        let mark = self.mark(seen, own.as_ref());
+        Ok(Some(self.held(seen, mark, None)))
+    }
+}

@@ -1,0 +1,273 @@
+//! Sticky leases as views and scans show them, and those that an ADD may end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+
+use ipam_kit::allocate::ledger::{Entry, Fault, Holder};
+use ipam_kit::allocate::{Lease, PoolRequest};
+use ipam_kit::{Error, Result};
+use ipam_kube::Moment;
+use ipnet::IpNet;
+use log::warn;
+
+use crate::lease_mark::{LeaseMark, ReservationMark};
+use crate::objects::Reservation;
+use crate::read_pool::ReadPool;
+use crate::release::EndedHold;
+use crate::session::LeaseSession;
+use crate::sticky_claim::{sound, sticky_of_node};
+use crate::sticky_lease::{StickyHolder, StickyId, StickyLease, StickyMark, StickySpec};
+
+/// An entry of a sticky lease.
+#[derive(Clone, Debug)]
+struct StickyEntry {
+    id: StickyId,
+    range: IpNet,
+    address: IpAddr,
+}
+
+impl LeaseSession {
+    /// Fails for sticky names that cannot be kept as the requests say.
+    ///
+    /// # Errors
+    /// Addresses have no reservations; or two pools of one call have the same name in one IPPool.
+    pub(crate) fn check_names(&self, requests: &[PoolRequest]) -> Result<()> {
+        let mut objects = BTreeSet::new();
+        for request in requests {
+            let Some((pool, object)) = self.sticky_object(request) else { continue };
+            if !self.overlap_check {
+                let message = "false: an address stays with a name only where it is reserved";
+                return Err(Error::config("ipam.kube.overlapCheck", message)
+                    .advise("set it to true, or set no sticky names"));
+            }
+            if !objects.insert(object) {
+                let message = format!("another pool has the same name in the IPPool {pool}");
+                return Err(Error::config(format_args!("{}.sticky", request.path), message)
+                    .advise("give each interface a name of its own"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the address that is kept for the sticky name of a request: by an entry of its object
+    /// or, if this call has read the object, by that.
+    ///
+    /// # Errors
+    /// The object was edited by hand.
+    pub(crate) fn kept(
+        &self,
+        request: &PoolRequest,
+        pools: &BTreeMap<String, ReadPool>,
+        taken: &BTreeSet<IpAddr>,
+    ) -> Result<Option<IpAddr>> {
+        let Some((pool, object)) = self.sticky_object(request) else { return Ok(None) };
+        let entries = entries(pools.values())
+            .filter(|entry| entry.id.object == object && self.may_exist(&entry.id));
+        let entered = entries.map(|entry| entry.address).next();
+        let Some(known) = self.sticky.get(&object).and_then(Option::as_ref) else {
+            return Ok(entered);
+        };
+        let Some(sticky) = &request.sticky else { return Ok(None) };
+        let StickySpec { address, .. } = sound(known, &pool, &sticky.name)?;
+        if let Some(entered) = entered.filter(|entered| entered != address) {
+            return Err(moved_by_hand(known, *address, entered));
+        }
+        Ok(Some(*address).filter(|address| entered.is_some() || !taken.contains(address)))
+    }
+
+    /// Ends sticky leases whose time is over, for requests that find no other free address, and
+    /// removes what is left of objects that are gone. `pools` loses their entries.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses.
+    pub(crate) fn end_expired(
+        &mut self,
+        requests: &[PoolRequest],
+        pools: &mut BTreeMap<String, ReadPool>,
+        others: &BTreeMap<String, ReadPool>,
+    ) -> Result<()> {
+        let mut objects = None;
+        for request in requests {
+            let Some(set) = &request.set else { continue };
+            let serves = |address| match request.requested {
+                Some(requested) => requested == address,
+                None => set.refusal(address).is_none(),
+            };
+            let own = self.sticky_object(request).map(|(_, object)| object);
+            let candidates: Vec<StickyEntry> = entries(pools.values())
+                .filter(|entry| serves(entry.address) && own.as_ref() != Some(&entry.id.object))
+                .collect();
+            if candidates.is_empty() || has_free(request, pools.values().chain(others.values())) {
+                continue;
+            }
+            let objects = match &mut objects {
+                Some(objects) => objects,
+                None => objects.insert(by_id(self.store.list_sticky("")?)),
+            };
+            let mut over: Vec<(Option<Moment>, StickyEntry)> = Vec::new();
+            for entry in candidates {
+                match objects.get(&entry.id) {
+                    None => over.push((None, entry)),
+                    Some(lease) => over.extend(lease.expired().map(|since| (Some(since), entry))),
+                }
+            }
+            over.sort_by_key(|(since, _)| *since);
+            for (_, entry) in over {
+                if self.end_lease(&entry, objects.get(&entry.id))? {
+                    forget_entry(pools, &entry);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a lease whose object has no holder, and removes its entry; false if another call has
+    /// taken the name.
+    fn end_lease(&mut self, entry: &StickyEntry, lease: Option<&StickyLease>) -> Result<bool> {
+        if let Some(lease) = lease {
+            let whole = StickyMark { keep_seconds: 0, ..lease.mark() };
+            if self.end_hold(entry.address, &whole)? != EndedHold::Over {
+                return Ok(false);
+            }
+        }
+        self.remove_rest(&entry.id, entry.range, entry.address)?;
+        Ok(true)
+    }
+
+    /// Shows the sticky leases whose holders are on a node. `reserved` are the reservations of sticky
+    /// leases that name the node: one whose object is gone is shown, too.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses.
+    pub(crate) fn scan_sticky(
+        &mut self,
+        node: &str,
+        mut reserved: BTreeMap<StickyId, (IpNet, IpAddr, Reservation)>,
+        each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
+    ) -> Result<()> {
+        if reserved.is_empty() && !self.memory.has_sticky() {
+            return Ok(());
+        }
+        for lease in self.store.list_sticky(&sticky_of_node(node))? {
+            let reservation = reserved.remove(&lease.id()).map(|(.., reservation)| reservation);
+            let Some((spec, holder)) = lease.held() else { continue };
+            if holder.node != node || holder.network != self.network.as_str() {
+                continue;
+            }
+            let reservation = match reservation {
+                Some(reservation) => Some(reservation),
+                None => self.read_reservation(spec.address)?,
+            };
+            if each(self.sticky_entry(&lease, spec, reservation.as_ref())).is_break() {
+                return Ok(());
+            }
+        }
+        for (id, (range, address, reservation)) in reserved {
+            // The name may have moved to another node, whose call is about to reserve.
+            let present = self.store.read_sticky(&id.object)?;
+            if present.is_none_or(|present| present.metadata.uid != id.uid)
+                && each(self.reserved_entry(range, address, &reservation)).is_break()
+            {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists the objects of the sticky leases among the entries of pools.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses.
+    pub(crate) fn sticky_of<'p>(
+        &mut self,
+        pools: impl Iterator<Item = &'p ReadPool>,
+    ) -> Result<BTreeMap<StickyId, StickyLease>> {
+        match entries(pools).next() {
+            Some(_) => Ok(by_id(self.store.list_sticky("")?)),
+            None => Ok(BTreeMap::new()),
+        }
+    }
+
+    /// Shows a sticky lease: its holder, or for how long it is kept.
+    pub(crate) fn sticky_entry(
+        &self,
+        lease: &StickyLease,
+        spec: &StickySpec,
+        reservation: Option<&Reservation>,
+    ) -> Entry {
+        let id = lease.id().to_string();
+        let own = reservation.filter(|it| it.spec.containerid.as_ref() == Some(&id));
+        let mark = LeaseMark {
+            namespace: self.store.namespace().to_owned(),
+            reservation: own.map(ReservationMark::of),
+            sticky: Some(lease.mark()),
+            ..LeaseMark::default()
+        };
+        let shown = mark.lease(spec.range, spec.address);
+        let shown = Lease { sticky: Some(spec.name.clone()), ..shown };
+        let Some(StickyHolder { node, network, container, ifname, since, .. }) = &spec.holder
+        else {
+            let until = spec.kept_until.map_or_else(String::new, |until| format!(" until {until}"));
+            let fault = Some(Fault::Kept(format!("the sticky name {}{until}", spec.name)));
+            return Entry { lease: shown, holder: None, since: None, fault };
+        };
+        let holder = Holder {
+            node: Some(node.clone()),
+            container: container.clone(),
+            ifname: Some(ifname.clone()),
+            network: (network != self.network.as_str()).then(|| network.clone()),
+        };
+        Entry { lease: shown, holder: Some(holder), since: Some(since.time()), fault: None }
+    }
+}
+
+/// Sticky leases by the ids of their entries. Those that a person has edited are among them.
+pub(crate) fn by_id(leases: Vec<StickyLease>) -> BTreeMap<StickyId, StickyLease> {
+    for lease in &leases {
+        if let Err(fault) = &lease.spec {
+            warn!("the StickyLease {} cannot be read: {fault}", lease.metadata.name);
+        }
+    }
+    leases.into_iter().map(|lease| (lease.id(), lease)).collect()
+}
+
+fn entries<'p>(pools: impl Iterator<Item = &'p ReadPool>) -> impl Iterator<Item = StickyEntry> {
+    pools.flat_map(|pool| {
+        pool.entries().filter_map(|(_, address, entry)| {
+            let id = StickyId::parse(entry.id.as_deref()?)?;
+            Some(StickyEntry { id, range: pool.subnet, address: address? })
+        })
+    })
+}
+
+/// Returns whether a request finds a free address.
+fn has_free<'p>(request: &PoolRequest, pools: impl Iterator<Item = &'p ReadPool>) -> bool {
+    let Some(set) = &request.set else { return true };
+    let mut taken = BTreeSet::new();
+    pools.for_each(|pool| pool.add_taken(set, &mut taken));
+    if let Some(requested) = request.requested {
+        return !taken.contains(&requested);
+    }
+    let used = taken.iter().filter(|address| set.refusal(**address).is_none()).count();
+    set.size() > used as u128
+}
+
+fn forget_entry(pools: &mut BTreeMap<String, ReadPool>, gone: &StickyEntry) {
+    for pool in pools.values_mut().filter(|pool| pool.subnet == gone.range) {
+        let spec = pool.object.as_mut().map(|object| &mut object.spec);
+        if let Some(allocations) = spec.and_then(|spec| spec.allocations.as_mut()) {
+            allocations.retain(|_, entry| entry.id.as_ref() != Some(&gone.id.to_string()));
+        }
+    }
+}
+
+fn moved_by_hand(lease: &StickyLease, address: IpAddr, entered: IpAddr) -> Error {
+    let message = format!(
+        "the StickyLease {}: spec.address is {address}, but its entry in the pool is of {entered}",
+        lease.metadata.name
+    );
+    Error::new(ipam_kit::ErrorCode::BACKEND, message)
+        .advise("correct spec.address; to move the name, release the address instead")
+}

@@ -1,0 +1,224 @@
+//! Missing rights and kinds, objects that a person has edited, servers that fail: a clear error, and
+//! no change.
+
+use ipam_testkit::kube::Node as NodeObject;
+use ipam_testkit::node::given;
+use ipam_testkit::whereabouts::{Crds, RESERVATIONS};
+use serde_json::{Value, json};
+
+use crate::common::node::Node;
+use crate::common::relay::Fate;
+use crate::common::sticky::{StickySandbox, sticky_desk};
+use crate::common::{Desk, changing, v094};
+
+const STICKY_VERBS: [&str; 5] = ["get", "list", "create", "patch", "delete"];
+
+impl Desk {
+    /// All that a call may change.
+    fn all(&self) -> (Vec<String>, Vec<(String, Value)>) {
+        let specs = self.sticky_objects().into_iter();
+        (self.held(), specs.map(|(name, object)| (name, object["spec"].clone())).collect())
+    }
+
+    /// Logs in as a user without one right.
+    fn lack(&self, resource: &str, verb: &str) -> String {
+        let rule = |group: &str, own: &str, verbs: &[&str]| {
+            let verbs: Vec<&&str> =
+                verbs.iter().filter(|of| own != resource || **of != verb).collect();
+            json!({"apiGroups": [group], "resources": [own], "verbs": verbs})
+        };
+        let login = self.kube.user();
+        let whereabouts = "whereabouts.cni.cncf.io";
+        let rules = json!([
+            rule(whereabouts, "ippools", &["get", "list", "create", "patch"]),
+            rule(whereabouts, RESERVATIONS, &STICKY_VERBS),
+            rule("ipam-delegated.io", "stickyleases", &STICKY_VERBS),
+        ]);
+        // The rights end with the server.
+        let _ = self.kube.allow_in(&self.namespace, &login, &rules);
+        let core = [rule("", "pods", &["get"]), rule("", "nodes", &["get"])];
+        let core: Vec<&Value> = core.iter().filter(|rule| rule["verbs"] != json!([])).collect();
+        let _ = self.kube.allow(&login, &json!(core));
+        self.log_in(&login);
+        let group = if ["pods", "nodes"].contains(&resource) { "" } else { "ipam-delegated.io" };
+        format!(
+            "{{\"apiGroups\": [\"{group}\"], \"resources\": [\"{resource}\"], \"verbs\": [\"{verb}\"]"
+        )
+    }
+}
+
+#[test]
+fn a_call_that_lacks_a_right_names_the_rule_and_changes_nothing() {
+    let rights = STICKY_VERBS.map(|verb| ("stickyleases", verb)).into_iter();
+    for (resource, verb) in rights.chain([("pods", "get"), ("nodes", "get")]) {
+        let desk = sticky_desk();
+        let object = format!("n1.{}", desk.namespace);
+        desk.client.create_node(&NodeObject::named(&object));
+        let [one, two] = ["node-1", "node-2"].map(|name| desk.sticky_node(name, "web", "0s"));
+        let uid = desk.create_pod("a", &object);
+        let first = StickySandbox::of_pod(&desk, &one, "c1", "a", &uid);
+        let other = desk.create_pod("b", &object);
+        let second = StickySandbox::of_pod(&desk, &two, "c2", "b", &other);
+        let is_new = verb == "create";
+        let held = if is_new { json!({}) } else { given(&first.add()) };
+        let before = desk.all();
+        let rule = desk.lack(resource, verb);
+        let outcome = match (resource, verb) {
+            ("stickyleases", "create") => first.call_with("ADD", &json!({})),
+            ("stickyleases", "list") => first.call_with("DEL", &json!({})),
+            ("stickyleases", "delete") => first.call_with("DEL", &held),
+            ("stickyleases", "patch") => first.call_with("ADD", &json!({})),
+            _ => second.call_with("ADD", &json!({})),
+        };
+        let (code, text) = outcome.failure();
+        assert!(code == 103 && text.contains(&rule), "{resource} {verb}: {code} {text}");
+        let (code, text) = one.typed(&["lint", "--json"]).failure();
+        assert!(code == 103 && text.contains(&rule), "{resource} {verb}: {code} {text}");
+        assert_eq!(desk.all(), before, "{resource} {verb}");
+        desk.log_in(&desk.login);
+        first.call_with("DEL", &held).ended_well();
+        assert_eq!(desk.all(), (Vec::new(), Vec::new()), "{resource} {verb}");
+    }
+}
+
+#[test]
+fn a_server_without_the_kind_or_with_another_definition_is_told() {
+    let kube = changing();
+    Crds::shipped().install_alone(&kube);
+    let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let own = format!("{definition}/stickyleases.ipam-delegated.io");
+    kube.delete(&own);
+    ipam_testkit::world::until("the kind is gone", || kube.get(&own).is_none());
+    let desk = Desk::on(&kube);
+    let plain = Node::of(&desk);
+    plain.add("c0");
+    let before = desk.held();
+    let web = Node::of(&desk).with_in_pools("sticky", "web");
+    let (code, text) = web.call("ADD", "c1").failure();
+    assert!(code == 103 && text.contains("deploy/sticky.yaml"), "{code} {text}");
+    assert_eq!(desk.held(), before);
+    // A definition that drops what it does not know.
+    let schema = json!({"type": "object", "properties": {"spec": {
+        "type": "object", "properties": {"name": {"type": "string"}},
+    }}});
+    kube.create(&json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "stickyleases.ipam-delegated.io"},
+        "spec": {
+            "group": "ipam-delegated.io", "scope": "Namespaced",
+            "names": {
+                "kind": "StickyLease", "listKind": "StickyLeaseList",
+                "plural": "stickyleases", "singular": "stickylease",
+            },
+            "versions": [{
+                "name": "v1alpha1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": schema},
+            }],
+        },
+    }));
+    let all = format!("/apis/{}/stickyleases", crate::common::sticky::STICKY_API);
+    ipam_testkit::world::until("it is served", || kube.ask("GET", &all, b"").status == 200);
+    let (code, text) = web.call("ADD", "c1").failure();
+    assert!(
+        code == 103 && text.contains("does not keep what this program writes"),
+        "{code} {text}"
+    );
+    assert_eq!(desk.all(), (before, Vec::new()));
+    kube.delete(&own);
+    ipam_testkit::world::until("the kind is gone", || kube.get(&own).is_none());
+}
+
+#[test]
+fn names_need_reservations() {
+    let desk = Desk::new(&v094());
+    let node = Node::of(&desk).with_in_pools("sticky", "web").with("overlapCheck", false);
+    let (code, text) = node.call("ADD", "c1").failure();
+    assert!(code == 7 && text.contains("ipam.kube.overlapCheck: "), "{code} {text}");
+}
+
+#[test]
+fn an_object_that_a_person_has_edited_counts_as_taken_and_stays_as_it_is() {
+    for (change, part) in [
+        (json!({"address": "10.1.2.300"}), "spec cannot be read: "),
+        (json!({"name": "db"}), "spec.name is \"db\": expected \"web\""),
+        (json!({"pool": "other"}), "spec.pool is \"other\""),
+        (json!({"range": "10.9.0.0/24"}), "is outside of spec.range"),
+        (json!({"address": "10.1.2.9"}), "spec.address is 10.1.2.9, but its entry"),
+    ] {
+        let desk = sticky_desk();
+        let web = desk.sticky_node("node-1", "web", "1h");
+        assert_eq!(web.address("c1"), "10.1.2.2");
+        web.del("c1");
+        let path = desk.sticky_path("10.1.2.0-24.web");
+        desk.client.patch(&path, &json!({"spec": change}));
+        let before = desk.all();
+        let (code, text) = web.call("ADD", "c2").failure();
+        assert!(code == 103 && text.contains(part), "{code} {text}");
+        assert_eq!(desk.all(), before);
+        let plain = Node::of(&desk);
+        assert_eq!(plain.address("c3"), "10.1.2.3");
+        plain.told(&["list"]);
+    }
+}
+
+#[test]
+fn a_pod_or_node_that_cannot_be_read_is_neither_alive_nor_dead() {
+    for (kind, status) in [("pods", 504), ("nodes", 504), ("pods", 403), ("pods", 0), ("pods", 429)]
+    {
+        let desk = sticky_desk();
+        let object = format!("n1.{}", desk.namespace);
+        desk.client.create_node(&NodeObject::named(&object));
+        let one = desk.sticky_node("node-1", "web", "0s");
+        let uid = desk.create_pod("a", &object);
+        StickySandbox::of_pod(&desk, &one, "c1", "a", &uid).add();
+        let before = desk.all();
+        let relay = desk.relayed();
+        let two = desk.sticky_node("node-2", "web", "0s").with("timeout", "300ms");
+        let other = desk.create_pod("b", &object);
+        let second = StickySandbox::of_pod(&desk, &two, "c2", "b", &other);
+        relay.decide(move |ask| match ask.target.contains(&format!("/{kind}/")) {
+            true if status == 0 => Fate::End,
+            true => Fate::Answer(status, r#"{"kind": "Status", "message": "m"}"#.to_owned()),
+            false => Fate::Pass,
+        });
+        let (code, text) = second.call_with("ADD", &json!({})).failure();
+        assert_eq!(code, if status == 403 { 103 } else { 11 }, "{kind} {status}: {text}");
+        assert!(!text.contains("is held by"), "{kind} {status}: {text}");
+        assert_eq!(desk.all(), before, "{kind} {status}");
+    }
+}
+
+#[test]
+fn a_change_whose_answer_is_lost_is_looked_up() {
+    // The first change of each kind is made, and answered with 504.
+    for target in ["stickyleases", "ippools", RESERVATIONS] {
+        let desk = sticky_desk();
+        let relay = desk.relayed();
+        let web = desk.sticky_node("node-1", "web", "1h");
+        let client = desk.client.clone();
+        let lose = move |wanted: &'static str| {
+            let client = client.clone();
+            let lost = std::sync::atomic::AtomicBool::new(false);
+            move |ask: &crate::common::relay::Ask| {
+                let is_it = ask.method != "GET" && ask.target.contains(wanted);
+                if is_it && !lost.swap(true, std::sync::atomic::Ordering::SeqCst) {
+                    client.ask(&ask.method, &ask.target, ask.body.as_bytes());
+                    return Fate::Answer(
+                        504,
+                        r#"{"kind": "Status", "message": "late"}"#.to_owned(),
+                    );
+                }
+                Fate::Pass
+            }
+        };
+        relay.decide(lose(target));
+        assert_eq!(web.address("c1"), "10.1.2.2", "{target}");
+        relay.decide(lose(target));
+        web.del("c1");
+        assert!(desk.sticky("web").unwrap()["spec"]["keptUntil"].is_string(), "{target}");
+        relay.decide(lose(target));
+        assert_eq!(web.address("c2"), "10.1.2.2", "{target}");
+        desk.objects().assert_consistent();
+        assert_eq!(desk.held().len(), 2, "{target}");
+    }
+}
