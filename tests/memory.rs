@@ -47,6 +47,25 @@ fn kube(object: &str, list: &str) -> Fake {
     })
 }
 
+/// A call of the selector of pods, for a pod that is this object.
+fn select_pod(object: &str) -> Outcome {
+    let object = http(200, object);
+    let server = answering(move |_, _| Reply::Say(object.clone()));
+    let world = World::new();
+    let kubeconfig = json!({
+        "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k"}}],
+        "clusters": [{"name": "k", "cluster": {"server": server.url}}],
+    });
+    fs::write(world.path("kubeconfig"), kubeconfig.to_string()).unwrap();
+    let mut network = world.network(json!([]));
+    network["ipam"]["type"] = "ipam-ds-kube-pod".into();
+    network["ipam"]["kubeconfig"] = json!(world.path("kubeconfig"));
+    network["ipam"]["pod"] = json!({"sticky": "name", "pools": ["blue"], "addresses": true});
+    let mut command = world.command_of(&binary("ipam-ds-kube-pod"), "ADD", "c1");
+    command.env("CNI_ARGS", "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0");
+    run(&command, &network)
+}
+
 /// A call of a selector for a node.
 fn select(world: &World, program: &str, server: &Fake, name: Option<&str>) -> Outcome {
     let kubeconfig = json!({
@@ -153,6 +172,38 @@ fn a_node() {
     let server = kube(&object, "");
     let answer = select(&World::new(), "ipam-ds-kube-node", &server, Some("n")).success();
     assert_eq!(answer["pools"][0]["ranges"][0]["subnet"], "10.1.2.0/24", "{answer}");
+}
+
+#[test]
+fn a_pod() {
+    let pod = |metadata: &str| {
+        let kind = r#""kind":"Pod","apiVersion":"v1""#;
+        format!(r#"{{{kind},"metadata":{{"name":"web-0",{metadata}}}}}"#)
+    };
+    let annotated = |name: &str, text: &str| {
+        let annotations = json!({ name: text });
+        pod(&format!(r#""annotations":{annotations}"#))
+    };
+    let keys: Vec<String> = (0..400_000).map(|i| format!(r#""{i}":"""#)).collect();
+    let networks = "k8s.v1.cni.cncf.io/networks";
+    let size = 255 << 10;
+    for (what, object) in [
+        ("owners", pod(&format!(r#""ownerReferences":[{}]"#, many("{}", 7 * MIB / 2)))),
+        ("many annotations", pod(&format!(r#""annotations":{{{}}}"#, keys.join(",")))),
+        ("a long annotation", annotated("a", &text("x", 2 * MIB))),
+        ("many pools", annotated("ipam-delegated/pool", &many("a", size))),
+        ("many addresses", annotated("ipam-delegated/address", &many("::", size))),
+        ("many networks", annotated(networks, &format!("[{}]", many("{}", size)))),
+        ("a long name", annotated("podname", &text(CONTROL, size))),
+    ] {
+        let outcome = select_pod(&object);
+        let (code, text) = match outcome.exit {
+            Some(0) => (0, String::new()),
+            _ => outcome.failure(),
+        };
+        assert!([0, 7, 103].contains(&code), "{what}: {code} {text}");
+        assert_fits(&text, what);
+    }
 }
 
 #[test]

@@ -6,10 +6,15 @@ use std::fmt;
 use ipam_kit::cni::{Args, Network, parse_value};
 use ipam_kit::{Error, ErrorCode, Result};
 use ipam_kube::{Kube, Resource};
-use serde::Deserialize;
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
-/// Annotations by their names.
-pub(crate) type Annotations = BTreeMap<String, String>;
+/// Annotations by their names: as many bytes as an API server keeps of an object.
+#[derive(Debug, Default)]
+pub(crate) struct Annotations(BTreeMap<String, String>);
+
+/// The most bytes of all annotations of an object, as Kubernetes limits them.
+const MOST: usize = 256 << 10;
 
 /// The pod that a runtime names.
 #[derive(Debug)]
@@ -35,12 +40,17 @@ struct ApiObject {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[serde(default)]
 struct ObjectMetadata {
     uid: String,
     annotations: Option<Annotations>,
-    owner_references: Option<Vec<OwnerReference>>,
+    #[serde(rename = "ownerReferences")]
+    controller: Controller,
 }
+
+/// The reference to the controller, which is at most one of the owners.
+#[derive(Default)]
+struct Controller(Option<OwnerReference>);
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -87,15 +97,14 @@ impl PodId {
         let Self { namespace, name, uid } = self;
         let object: Option<ApiObject> = kube.get(&pods(namespace, name))?;
         let object = object.ok_or_else(|| self.gone("does not exist"))?;
-        let ObjectMetadata { uid: found, annotations, owner_references } = object.metadata;
+        let ObjectMetadata { uid: found, annotations, controller } = object.metadata;
         let annotations = annotations.unwrap_or_default();
         if let Some(uid) = uid.as_ref().filter(|uid| **uid != found)
-            && !OF_STATIC_POD.iter().any(|key| annotations.get(*key) == Some(uid))
+            && !OF_STATIC_POD.iter().any(|key| annotations.get(key) == Some(uid))
         {
             return Err(self.gone(&format!("has the uid {found:?}, and the call is for {uid:?}")));
         }
-        let owners = owner_references.unwrap_or_default();
-        let is_of_stateful_set = owners.iter().any(|owner| owner.named(name));
+        let is_of_stateful_set = controller.0.is_some_and(|owner| owner.named(name));
         Ok(PodFacts { annotations, is_of_stateful_set })
     }
 
@@ -121,12 +130,75 @@ impl fmt::Display for PodId {
     }
 }
 
+impl Annotations {
+    pub(crate) fn get(&self, name: &str) -> Option<&String> {
+        self.0.get(name)
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+}
+
+impl<'de> Deserialize<'de> for Annotations {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AnnotationVisitor;
+        impl<'de> Visitor<'de> for AnnotationVisitor {
+            type Value = Annotations;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Annotations, A::Error> {
+                let (mut annotations, mut bytes) = (BTreeMap::new(), 0);
+                while let Some((name, text)) = members.next_entry::<String, String>()? {
+                    bytes += name.len() + text.len();
+                    if bytes > MOST {
+                        return Err(A::Error::custom("more than 256 KiB of annotations"));
+                    }
+                    annotations.insert(name, text);
+                }
+                Ok(Annotations(annotations))
+            }
+        }
+        deserializer.deserialize_map(AnnotationVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for Controller {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OwnersVisitor;
+        impl<'de> Visitor<'de> for OwnersVisitor {
+            type Value = Controller;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a sequence")
+            }
+
+            fn visit_unit<E>(self) -> Result<Controller, E> {
+                Ok(Controller::default())
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut owners: A) -> Result<Controller, A::Error> {
+                let mut controller = None;
+                while let Some(owner) = owners.next_element::<OwnerReference>()? {
+                    let is_controller = owner.controller == Some(true);
+                    controller = controller.or(Some(owner).filter(|_| is_controller));
+                }
+                Ok(Controller(controller))
+            }
+        }
+        deserializer.deserialize_any(OwnersVisitor)
+    }
+}
+
 impl OwnerReference {
-    /// Whether this is a StatefulSet that controls a pod and gave it this name.
+    /// Whether this is a StatefulSet that gave a pod this name.
     fn named(&self, pod: &str) -> bool {
         let number = pod.strip_prefix(&*self.name).and_then(|rest| rest.strip_prefix('-'));
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        self.controller == Some(true) && self.kind == "StatefulSet" && number.is_some_and(is_number)
+        self.kind == "StatefulSet" && number.is_some_and(is_number)
     }
 }
 
@@ -168,6 +240,8 @@ fn invalid(message: String) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -190,38 +264,43 @@ mod tests {
 
     #[test]
     fn a_stateful_set_is_known_by_its_reference_and_its_name() {
-        let owner = |kind: &str, name: &str, controller| OwnerReference {
-            kind: kind.to_owned(),
-            name: name.to_owned(),
-            controller,
-        };
-        for (owner, expected) in [
-            (owner("StatefulSet", "web", Some(true)), true),
-            (owner("StatefulSet", "web", Some(false)), false),
-            (owner("StatefulSet", "web", None), false),
-            (owner("ReplicaSet", "web", Some(true)), false),
-            (owner("StatefulSet", "we", Some(true)), false),
-            (owner("StatefulSet", "web-0", Some(true)), false),
+        for (owners, expected) in [
+            (json!([{"kind": "StatefulSet", "name": "web", "controller": true}]), true),
+            (json!([{"kind": "StatefulSet", "name": "web", "controller": false}]), false),
+            (json!([{"kind": "StatefulSet", "name": "web"}]), false),
+            (json!([{"kind": "ReplicaSet", "name": "web", "controller": true}]), false),
+            (json!([{"kind": "StatefulSet", "name": "we", "controller": true}]), false),
+            (json!([{"kind": "StatefulSet", "name": "web-0", "controller": true}]), false),
+            (
+                json!([{"kind": "Job", "name": "web"},
+                       {"kind": "StatefulSet", "name": "web", "controller": true}]),
+                true,
+            ),
+            (json!([]), false),
+            (json!(null), false),
         ] {
-            assert_eq!(owner.named("web-0"), expected, "{} {}", owner.kind, owner.name);
+            let read: ObjectMetadata =
+                serde_json::from_value(json!({ "ownerReferences": owners })).unwrap();
+            assert_eq!(read.controller.0.is_some_and(|it| it.named("web-0")), expected, "{owners}");
         }
     }
 
     #[test]
     fn a_runtime_passes_annotations_or_null_or_nothing() {
         for (runtime, expected) in [
-            (serde_json::json!({}), Ok(None)),
-            (serde_json::json!({CAPABILITY: null}), Ok(Some(0))),
-            (serde_json::json!({CAPABILITY: {"a": "b"}}), Ok(Some(1))),
-            (serde_json::json!({CAPABILITY: {"a": 5}}), Err(())),
-            (serde_json::json!({CAPABILITY: "a"}), Err(())),
+            (json!({}), Ok(None)),
+            (json!({CAPABILITY: null}), Ok(Some(0))),
+            (json!({CAPABILITY: {"a": "b"}}), Ok(Some(1))),
+            (json!({CAPABILITY: {"a": 5}}), Err(())),
+            (json!({CAPABILITY: "a"}), Err(())),
+            (json!({CAPABILITY: {"a": "b".repeat(MOST)}}), Err(())),
         ] {
-            let config = serde_json::json!({
+            let config = json!({
                 "cniVersion": "1.0.0", "name": "net", "ipam": {}, "runtimeConfig": runtime,
             });
             let network = Network::new(config.as_object().unwrap().clone()).unwrap();
             let passed = of_runtime(&network);
-            let counts = passed.map(|it| it.map(|it| it.len())).map_err(|error| {
+            let counts = passed.map(|it| it.map(|it| it.names().count())).map_err(|error| {
                 assert!(
                     error.to_string().starts_with("runtimeConfig.io.kubernetes.cri"),
                     "{error}"

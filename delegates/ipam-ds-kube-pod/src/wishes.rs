@@ -31,6 +31,9 @@ pub(crate) struct Wish<T> {
 /// The longest sticky name: that of an object of Kubernetes.
 const LONGEST: usize = 253;
 
+/// The most values of an annotation: more pools than any network has.
+const MOST: usize = 64;
+
 /// The annotations of ours begin so.
 const PREFIX: &str = "ipam-delegated/";
 
@@ -67,7 +70,7 @@ impl PodWishes {
                 return Err(Error::config(wish.place, message)
                     .advise("annotate the namespace, or remove the annotation of the pod"));
             }
-            wishes.pools = names(&wish);
+            wishes.pools = parts(&wish)?;
         }
         if rules.addresses
             && let Some(wish) = source.get(&rules.names.address)?
@@ -86,7 +89,7 @@ pub(crate) fn of_namespace(
 ) -> Result<Vec<Wish<String>>> {
     let whose = format!("namespace {}", id.namespace);
     let source = Source { annotations, element: None, whose: &whose };
-    Ok(source.get(&rules.names.pool)?.map(|wish| names(&wish)).unwrap_or_default())
+    source.get(&rules.names.pool)?.map_or(Ok(Vec::new()), |wish| parts(&wish))
 }
 
 /// The annotations of an object, under those of the element of its list of networks.
@@ -146,12 +149,13 @@ fn wish(text: &str, place: String) -> Option<Wish<String>> {
     (!text.is_empty()).then(|| Wish { value: text.to_owned(), place })
 }
 
-fn parts(wish: &Wish<String>) -> impl Iterator<Item = Wish<String>> {
-    wish.value.split(',').filter_map(|part| self::wish(part, wish.place.clone()))
-}
-
-fn names(wish: &Wish<String>) -> Vec<Wish<String>> {
-    parts(wish).collect()
+/// The values of a list with commas.
+fn parts(wish: &Wish<String>) -> Result<Vec<Wish<String>>> {
+    let Wish { value, place } = wish;
+    if value.split(',').count() > MOST {
+        return Err(Error::config(place, format_args!("more than {MOST} values")));
+    }
+    Ok(value.split(',').filter_map(|part| self::wish(part, place.clone())).collect())
 }
 
 fn addresses(wish: &Wish<String>) -> Result<Vec<Wish<IpAddr>>> {
@@ -163,13 +167,13 @@ fn addresses(wish: &Wish<String>) -> Result<Vec<Wish<IpAddr>>> {
         })?;
         Ok(Wish { value: address, place })
     };
-    parts(wish).map(parse).collect()
+    parts(wish)?.into_iter().map(parse).collect()
 }
 
 /// Warns of annotations of ours that no network reads: they are misspelt.
 fn warn_of_unknown(rules: &PodRules, annotations: &Annotations, whose: &str) {
     let known = ["sticky", "pool", "address"];
-    for name in annotations.keys().filter(|name| name.starts_with(PREFIX)) {
+    for name in annotations.names().filter(|name| name.starts_with(PREFIX)) {
         let is_known = known.iter().any(|known| name[PREFIX.len()..] == **known);
         if !is_known && !rules.read_names().any(|read| read == name) {
             warn!("annotation {name:?} of {whose} is unknown, and has no effect");
@@ -268,6 +272,10 @@ mod tests {
             (
                 json!({"ipam-delegated/address": "10.0.0.300"}),
                 "annotation ipam-delegated/address of pod shop/web-0: invalid address \"10.0.0.300\"",
+            ),
+            (
+                json!({"ipam-delegated/pool": "a,".repeat(64)}),
+                "annotation ipam-delegated/pool of pod shop/web-0: more than 64 values",
             ),
             (json!({NETWORKS: "[{"}), "pod shop/web-0: k8s.v1.cni.cncf.io/networks: neither names"),
             (
