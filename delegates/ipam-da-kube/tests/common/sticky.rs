@@ -150,14 +150,18 @@ impl Desk {
         items.map(|object| (name(object), object.clone())).collect()
     }
 
-    /// Makes a pod object on a node; returns its uid.
+    /// Makes a pod object, on a node if one is named; returns its uid.
     #[track_caller]
     pub fn create_pod(&self, name: &str, node: &str) -> String {
-        let pod = self.client.create(&json!({
+        let mut pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": self.namespace},
-            "spec": {"nodeName": node, "containers": [{"name": "a", "image": "a"}]},
-        }));
+            "spec": {"containers": [{"name": "a", "image": "a"}]},
+        });
+        if !node.is_empty() {
+            pod["spec"]["nodeName"] = node.into();
+        }
+        let pod = self.client.create(&pod);
         pod["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 

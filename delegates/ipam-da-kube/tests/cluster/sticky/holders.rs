@@ -109,7 +109,9 @@ fn a_pod_that_moves_while_its_node_is_not_ready_gets_the_address_once_its_object
     let new = StickySandbox::of_pod(&desk, &second, "c2", "web-0", &uid);
     assert_eq!(addresses(&new.add()), addresses(&added));
     assert_eq!(holder(&desk, "web-0"), "c2");
-    // The node comes back, and its runtime calls the DEL, with and without a record.
+    // The node comes back, and its runtime calls CHECK and DEL, with and without a record.
+    let (code, _) = old.call_with("CHECK", &ipam_testkit::node::given(&added)).failure();
+    assert_eq!(code, 104);
     let before = (desk.held(), desk.sticky("web-0"));
     old.del_known(&added);
     old.del();
