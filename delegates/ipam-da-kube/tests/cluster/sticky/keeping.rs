@@ -1,11 +1,10 @@
 //! Which address a name has, and for how long.
 
-use ipam_testkit::kube::Node as NodeObject;
 use ipam_testkit::node::{addresses, given};
 use serde_json::{Value, json};
 
 use crate::common::node::Node;
-use crate::common::sticky::{StickySandbox, sticky_desk};
+use crate::common::sticky::sticky_desk;
 
 /// A pool of two addresses.
 const TWO: &str = "10.1.2.0/30";
@@ -190,24 +189,4 @@ fn what_is_left_of_an_object_that_a_person_deleted_is_removed_when_needed() {
     let plain = Node::of(&desk).named("node-2").with_subnets(&["10.1.2.0/30"]);
     assert_eq!(plain.address("c2"), "10.1.2.2");
     desk.objects().assert_consistent();
-}
-
-#[test]
-fn the_example_of_the_fork_keeps_its_address_while_no_del_comes() {
-    // The README of vivekskrishna/whereabouts: a Deployment's pod with the annotation podname.
-    let desk = sticky_desk();
-    let node = |name: &str| {
-        let pools = json!([{"ranges": [{"subnet": "192.168.2.225/28"}], "sticky": "test234"}]);
-        Node { pools, ..Node::of(&desk).named(name) }
-    };
-    let nodes = ["node-1", "node-2"].map(node);
-    desk.client.create_node(&NodeObject::named(&format!("n1.{}", desk.namespace)));
-    let uid = desk.create_pod("test-5d8f7-abcde", &format!("n1.{}", desk.namespace));
-    let first = StickySandbox::of_pod(&desk, &nodes[0], "c1", "test-5d8f7-abcde", &uid).address();
-    // The node fails: no DEL. The Deployment makes a pod of another name on another node.
-    let uid = desk.create_pod("test-5d8f7-fghij", "n2");
-    let next = StickySandbox::of_pod(&desk, &nodes[1], "c2", "test-5d8f7-fghij", &uid);
-    next.refused(11);
-    desk.force_delete_pod("test-5d8f7-abcde");
-    assert_eq!(next.address(), first);
 }

@@ -1,5 +1,6 @@
 //! Addresses that stay with a name.
 
+mod deployments;
 mod history;
 mod holders;
 mod keeping;

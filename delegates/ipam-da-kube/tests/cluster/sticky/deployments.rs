@@ -1,0 +1,134 @@
+//! Pods of Deployments and StatefulSets, whose names come from the selector, by the preset.
+
+use std::os::unix::fs::symlink;
+
+use ipam_testkit::kube::{Kubeconfig, Node as NodeObject};
+use ipam_testkit::world::{Outcome, World, binary, start, wait};
+use serde_json::{Value, json};
+
+use crate::common::Desk;
+use crate::common::sticky::sticky_desk;
+
+/// The network of the README of vivekskrishna/whereabouts, as it is there.
+fn network_of_the_fork() -> Value {
+    json!({
+        "cniVersion": "0.3.0", "name": "whereaboutsexample", "args": {"pool": "pool1"},
+        "type": "macvlan", "master": "ens38", "mode": "bridge",
+        "ipam": {
+            "type": "whereabouts", "datastore": "kubernetes", "range": "192.168.2.225/28",
+            "log_file": "/tmp/whereabouts.log", "log_level": "debug",
+        },
+    })
+}
+
+/// A node with the preset.
+struct PresetNode(World);
+
+impl PresetNode {
+    fn new(desk: &Desk) -> Self {
+        let world = World::new();
+        for name in ["ipam-delegated", "ipam-ds-whereabouts", "ipam-ds-kube-pod", "ipam-da-kube"] {
+            world.install(&binary(name));
+        }
+        symlink("ipam-delegated", world.path("bin/whereabouts")).unwrap();
+        let more = json!({"contexts": [{"context": {"namespace": desk.namespace}}]});
+        let kubeconfig = Kubeconfig::of(desk.kube, &desk.login).more(&more);
+        kubeconfig.write(&world.path("kubeconfig"));
+        Self(world)
+    }
+
+    /// A call for a sandbox of a pod: its name and uid.
+    fn call(
+        &self,
+        desk: &Desk,
+        verb: &str,
+        container: &str,
+        pod: [&str; 2],
+        section: &Value,
+    ) -> Outcome {
+        let Self(world) = self;
+        let mut network = network_of_the_fork();
+        network["ipam"]["pod"] = section.clone();
+        network["ipam"]["kubernetes"] = json!({"kubeconfig": world.path("kubeconfig")});
+        network["ipam"]["stateDir"] = json!(world.path("state"));
+        let mut command = world.command_of(&world.path("bin/whereabouts"), verb, container);
+        let [name, uid] = pod;
+        let namespace = &desk.namespace;
+        command.env("CNI_IFNAME", "net1").env(
+            "CNI_ARGS",
+            format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name};K8S_POD_UID={uid}"),
+        );
+        wait(start(command, &network))
+    }
+}
+
+impl Desk {
+    /// A pod of a controller, with these annotations.
+    #[track_caller]
+    fn create_owned_pod(&self, name: &str, node: &str, annotations: &Value, set: &str) -> String {
+        let owner = json!([{
+            "apiVersion": "apps/v1", "kind": set, "name": "test", "uid": "7c0e", "controller": true,
+        }]);
+        let pod = self.client.create(&json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": name, "namespace": self.namespace, "annotations": annotations,
+                "ownerReferences": owner,
+            },
+            "spec": {"nodeName": node, "containers": [{"image": "nginx", "name": "nginx"}]},
+        }));
+        pod["metadata"]["uid"].as_str().unwrap().to_owned()
+    }
+}
+
+#[test]
+fn the_example_of_the_fork_keeps_its_address_where_no_del_was_sent_for_the_failed_pod() {
+    let desk = sticky_desk();
+    let object = format!("n1.{}", desk.namespace);
+    desk.client.create_node(&NodeObject::named(&object));
+    let [failed, next] = [(); 2].map(|()| PresetNode::new(&desk));
+    let annotations =
+        json!({"k8s.v1.cni.cncf.io/networks": "whereabouts-conf", "podname": "test234"});
+    let section = json!({"sticky": "name", "nameScope": "cluster"});
+    let uid = desk.create_owned_pod("test-5d8f7-abcde", &object, &annotations, "ReplicaSet");
+    let pod = ["test-5d8f7-abcde", &uid];
+    let first = failed.call(&desk, "ADD", "c1", pod, &section).ips();
+    // The node fails. The Deployment makes a pod of another name, on another node.
+    let uid = desk.create_owned_pod("test-5d8f7-fghij", "n2", &annotations, "ReplicaSet");
+    let other = ["test-5d8f7-fghij", &uid];
+    let (code, text) = next.call(&desk, "ADD", "c2", other, &section).failure();
+    let holder = format!("is held by the pod {}/test-5d8f7-abcde", desk.namespace);
+    assert!(code == 11 && text.contains(&holder), "{code} {text}");
+    desk.force_delete_pod("test-5d8f7-abcde");
+    assert_eq!(next.call(&desk, "ADD", "c2", other, &section).ips(), first);
+    // The node comes back.
+    failed.call(&desk, "DEL", "c1", pod, &section).ended_well();
+    next.call(&desk, "CHECK", "c2", other, &section);
+    assert_eq!(desk.objects().held().len(), 1);
+    next.call(&desk, "DEL", "c2", other, &section).ended_well();
+    assert_eq!((desk.held(), desk.sticky_objects()), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn pods_of_a_stateful_set_keep_their_addresses_from_node_to_node() {
+    let desk = sticky_desk();
+    let nodes = [(); 2].map(|()| PresetNode::new(&desk));
+    let section = json!({"sticky": "statefulset", "keep": "1h"});
+    let round = |container: &str, first: usize| -> Vec<String> {
+        let mut given = Vec::new();
+        for number in 0..3 {
+            let name = format!("test-{number}");
+            let uid = desk.create_owned_pod(&name, "n1", &json!({}), "StatefulSet");
+            let container = format!("{container}{number}");
+            let node = &nodes[(first + number) % 2];
+            let pod = [name.as_str(), uid.as_str()];
+            given.extend(node.call(&desk, "ADD", &container, pod, &section).ips());
+            node.call(&desk, "DEL", &container, pod, &section).ended_well();
+            desk.force_delete_pod(&name);
+        }
+        given
+    };
+    let given = round("a", 0);
+    assert_eq!(given.len(), 3);
+    assert_eq!(round("b", 1), given);
+}
