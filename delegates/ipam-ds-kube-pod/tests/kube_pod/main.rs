@@ -7,3 +7,4 @@ mod chain;
 mod choices;
 mod pods;
 mod site;
+mod sticky;
