@@ -79,7 +79,7 @@ fn an_allocator_that_keeps_no_names_refuses_a_sticky_name_and_takes_nothing() {
 }
 
 /// The JSON of the page, by its order.
-pub fn shown(number: usize) -> Value {
+fn shown(number: usize) -> Value {
     let page = include_str!("../../README.md");
     let block = page.split("```json\n").nth(number + 1).unwrap().split("```").next().unwrap();
     serde_json::from_str(block).unwrap()

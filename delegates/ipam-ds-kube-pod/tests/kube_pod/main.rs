@@ -7,4 +7,3 @@ mod chain;
 mod choices;
 mod pods;
 mod site;
-mod sticky;

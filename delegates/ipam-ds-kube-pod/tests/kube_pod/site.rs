@@ -35,17 +35,11 @@ impl Site {
     /// A login with these rights.
     #[track_caller]
     pub fn allowed(rules: &Value) -> Self {
-        Self::on(Kube::shared(), rules)
-    }
-
-    /// A namespace of this server, which is that of the login, too.
-    #[track_caller]
-    pub fn on(kube: &'static Kube, rules: &Value) -> Self {
+        let kube = Kube::shared();
         let (world, login) = (World::new(), kube.user());
         let grant = kube.allow(&login, rules);
         let namespace = kube.create_namespace();
-        let more = json!({"contexts": [{"context": {"namespace": namespace}}]});
-        Kubeconfig::of(kube, &login).more(&more).write(&world.path("kubeconfig"));
+        Kubeconfig::of(kube, &login).write(&world.path("kubeconfig"));
         Self { kube, world, login, namespace, _grant: grant }
     }
 
