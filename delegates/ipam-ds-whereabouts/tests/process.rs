@@ -85,6 +85,23 @@ fn a_definition_as_it_is_gets_the_login_of_the_flat_file() {
 }
 
 #[test]
+fn a_network_in_etcd_beside_the_flat_file_as_it_is_installed_must_name_its_datastore() {
+    let site = Site::new();
+    let flat = &readme().json("The flat file");
+    assert_eq!(flat.as_object().unwrap().keys().collect::<Vec<_>>(), ["kubernetes"]);
+    site.file(FLAT, flat);
+    let mut network = defined();
+    network["ipam"]["etcd_host"] = "etcd:2379".into();
+    let (code, text) = site.call("ADD", "c1", &network).failure();
+    let expected = "ipam.etcd_host: a kubeconfig is named, too: the store is ambiguous";
+    assert!(code == 7 && text.contains(expected) && text.contains("set datastore"), "{text}");
+    assert_eq!(site.world.calls().len(), 0);
+    network["ipam"]["datastore"] = "kubernetes".into();
+    site.call("ADD", "c1", &network).success();
+    assert_eq!(site.input()["ipam"]["kube"], flat["kubernetes"]);
+}
+
+#[test]
 fn the_chain_by_hand_needs_no_file() {
     let site = Site::new();
     let network = readme().json("Example");
