@@ -88,6 +88,7 @@ pub(crate) fn show_cached(
         cursor: cached.cursor,
         used: Used::Unknown,
         hint: Some(Hint { free, contended: cached.contended }),
+        kept: None,
     };
     Ok(ShownPool { view, definition_index })
 }
@@ -179,6 +180,7 @@ impl PoolScan<'_> {
             cursor: cached.cursor,
             used,
             hint: Some(Hint { free: BTreeSet::new(), contended: cached.contended }),
+            kept: None,
             set: request.set.is_none().then(|| set.clone()),
         };
         // Nodes that met would choose the same addresses again.

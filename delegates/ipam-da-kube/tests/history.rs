@@ -209,7 +209,7 @@ fn no_address_ever_has_two_holders_beside_old_nodes_on_a_server_that_is_killed()
     say(&format!("on a server that stays: {later}"));
     // A busy machine may need more time than two of the nodes give a call.
     let has_time = |failure: &&Failure| {
-        worker_of(&failure.owner) % NODES == 0 || !matches!(failure.code, Some(11 | 111))
+        worker_of(&failure.owner).is_multiple_of(NODES) || !matches!(failure.code, Some(11 | 111))
     };
     let failures: Vec<Failure> = later.failures.iter().filter(has_time).cloned().collect();
     assert_excused(&failures, &[]);
