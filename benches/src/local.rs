@@ -105,7 +105,7 @@ struct Disk {
 }
 
 /// How many files are made and removed on the busy disk, before all rounds and before each.
-const CHURN: [usize; 2] = [5000, 50];
+const CHURN: [usize; 2] = [5000, 300];
 
 fn start(stage: &Stage<'_>, held: &[usize]) -> Sites {
     let plugins = stage.plugins("bin", &PROGRAMS).link("host-local", host_local());
@@ -118,7 +118,7 @@ fn start(stage: &Stage<'_>, held: &[usize]) -> Sites {
     };
     let mut sites: Vec<_> = held.iter().map(site).collect();
     for (name, churn) in [("fresh ext4", [0, 0]), ("busy ext4", CHURN)] {
-        let Some(ext4) = Ext4::mount() else { continue };
+        let Some(ext4) = Ext4::mount(churn == [0, 0]) else { continue };
         ext4.churn(churn[0]);
         let folders = Folders::new(ext4.path().join("0"), &[], &plugins, &preset);
         let named =

@@ -9,7 +9,7 @@ use ipam_kit::host::{StateDir, beside};
 /// Where the record of an attachment is: `CONTAINER:IFNAME` in the network's folder, or
 /// `CONTAINER/IFNAME`, as earlier programs made it.
 ///
-/// The folder of a container costs an inode, which on a busy disk is a third of an ADD. It is made
+/// The folder of a container costs an inode, which on some disks is a third of an ADD. It is made
 /// for what is rare: a record whose name is too long for a file, and records that were set aside.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordPlace {
