@@ -240,8 +240,9 @@ impl Store for Pools<'_> {
     fn holdings(&self) -> Vec<String> {
         let lines = self.lines().into_iter().map(|(address, id)| format!("{address} {id}"));
         let keys = self.below("/whereabouts/").into_iter().map(|(key, _)| key);
+        let is_of_network = |key: &str| key.contains("/latest/") || key.contains("/written/");
         let ours = keys.filter(|key| {
-            key.contains("/owners/") || (key.matches('/').count() == 4 && !key.contains("/latest/"))
+            key.contains("/owners/") || (key.matches('/').count() == 4 && !is_of_network(key))
         });
         lines.chain(ours).collect()
     }
