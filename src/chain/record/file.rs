@@ -87,7 +87,14 @@ impl RecordFile {
         let give_up = Instant::now() + Self::PATIENCE;
         loop {
             let path = place.path();
-            let file = make_file(path).map_err(OpenError::Opening)?;
+            let file = match place.is_own(path) {
+                true => make_file(path),
+                false => open_file(path, true),
+            };
+            let file = match file {
+                Err(error) if may_be_elsewhere(&error, place, path, give_up) => continue,
+                file => file.map_err(OpenError::Opening)?,
+            };
             let read = Self::read_locked(file, place, path, give_up)?;
             let Some((this, bytes)) = read else { continue };
             match parse(&bytes) {
@@ -109,7 +116,10 @@ impl RecordFile {
             let path = place.path();
             let file = match open_file(path, true) {
                 Ok(file) => file,
-                Err(error) if is_absent(&error) => return Ok(Presence::Absent),
+                Err(error) if may_be_elsewhere(&error, place, path, give_up) => continue,
+                Err(error) if is_absent(&error) && place.is_own(path) => {
+                    return Ok(Presence::Absent);
+                }
                 Err(error) if is_no_record(&error) => {
                     return Ok(Presence::Unreadable(unreadable(path, error)));
                 }
@@ -140,7 +150,7 @@ impl RecordFile {
         warn!("{}", OpenError::Opening(error).at(path).in_full());
         let mut file = match open_file(path, false) {
             Ok(file) => file,
-            Err(error) if is_absent(&error) => return Ok(Presence::Absent),
+            Err(error) if is_absent(&error) && place.is_own(path) => return Ok(Presence::Absent),
             Err(error) if is_no_record(&error) => {
                 return Ok(Presence::Unreadable(unreadable(path, error)));
             }
@@ -203,7 +213,8 @@ impl RecordFile {
         if !lock(&file, give_up).map_err(OpenError::Opening)? {
             return Err(OpenError::Busy);
         }
-        if !is_at(&file, path).map_err(OpenError::Opening)? {
+        // An earlier program may have made one in the container's folder meanwhile.
+        if !is_at(&file, place.path()).map_err(OpenError::Opening)? {
             return Ok(None);
         }
         let mut bytes = Vec::new();
@@ -308,8 +319,7 @@ impl RecordFile {
 
     fn set_aside(self, reason: &str) -> io::Result<()> {
         let aside = self.place.aside(now());
-        make_private_folder(self.place.folder())?;
-        fs::rename(&self.path, &aside)?;
+        move_into_folder(&self.path, &aside, self.place.folder())?;
         warn!(
             "the attachment record {} cannot be read ({reason}): moved to {}; what it held is unknown",
             self.path.display(),
@@ -325,6 +335,24 @@ impl Drop for RecordFile {
     fn drop(&mut self) {
         let _ = self.file.unlock();
     }
+}
+
+/// Whether to look for the record again: that of an earlier program was removed meanwhile, or its
+/// place could not be looked at.
+fn may_be_elsewhere(error: &io::Error, place: &RecordPlace, path: &Path, give_up: Instant) -> bool {
+    is_absent(error) && !place.is_own(path) && Instant::now() < give_up
+}
+
+/// Moves a file into a folder, which other processes may remove while it is empty.
+fn move_into_folder(from: &Path, to: &Path, folder: &Path) -> io::Result<()> {
+    for _ in 0..100 {
+        make_private_folder(folder)?;
+        match fs::rename(from, to) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            moved => return moved,
+        }
+    }
+    Err(io::Error::new(ErrorKind::NotFound, "the container's folder keeps being removed"))
 }
 
 #[cfg(test)]

@@ -53,6 +53,12 @@ impl RecordPlace {
         }
     }
 
+    /// Whether records are made at this path. Another one is that of an earlier program, or its
+    /// place could not be looked at: then it says nothing if it has no file.
+    pub(super) fn is_own(&self, path: &Path) -> bool {
+        self.file.as_deref().is_none_or(|file| file == path)
+    }
+
     /// The container's folder, which need not exist.
     pub(crate) fn folder(&self) -> &Path {
         self.in_folder.parent().unwrap_or(Path::new("/"))
@@ -76,9 +82,9 @@ impl RecordPlace {
 
     /// Removes a file of the attachment, and the container's folder with the last one in it.
     pub(crate) fn remove(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(path)?;
-        // What a kill left of a compaction.
+        // What a kill left of a compaction. It goes first: no list shows it alone.
         let _ = fs::remove_file(Self::draft(path));
+        fs::remove_file(path)?;
         let _ = fs::remove_dir(self.folder());
         Ok(())
     }

@@ -87,16 +87,27 @@ fn removal_does_not_split_the_lock() {
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                for _ in 0..50 {
+                for round in 0..100 {
                     let opened = RecordFile::open(&place(&temp)).unwrap();
                     let others = inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                     assert_eq!(others, 0);
+                    std::thread::sleep(Duration::from_micros(100));
                     inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                    if round % 2 == 0 {
+                        make_as_earlier_programs(&temp);
+                    }
                     opened.file.remove().unwrap();
                 }
             });
         }
     });
+}
+
+/// Makes the record in the container's folder, unless another thread removes the folder.
+fn make_as_earlier_programs(temp: &TempDir) {
+    let folder = temp.path().join("net/container");
+    let _ = fs::create_dir_all(&folder);
+    let _ = fs::write(folder.join("eth0"), "");
 }
 
 #[test]
