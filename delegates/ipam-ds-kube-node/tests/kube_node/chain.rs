@@ -276,7 +276,7 @@ fn garbage_is_collected_with_and_without_the_api_server() {
         assert_eq!(held.len(), 2, "{held:?}");
         assert!(held.values().all(|owner| owner == "kept\r\neth0"), "{held:?}");
         let records: Vec<String> = site.records().into_keys().collect();
-        assert_eq!(records, ["k8snet/kept/eth0"]);
+        assert_eq!(records, ["k8snet/kept:eth0"]);
     }
 }
 
