@@ -53,8 +53,8 @@ impl RecordPlace {
         }
     }
 
-    /// Whether records are made at this path. Another one is that of an earlier program, or its
-    /// place could not be looked at: then it says nothing if it has no file.
+    /// Whether records are made at this path. At another one, an absent file proves nothing: an
+    /// earlier program made the record there, or the place could not be looked at.
     pub(super) fn is_own(&self, path: &Path) -> bool {
         self.file.as_deref().is_none_or(|file| file == path)
     }
