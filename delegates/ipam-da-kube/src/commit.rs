@@ -93,7 +93,9 @@ fn confirm_and_release(
         match session.confirm(owner, &seen)? {
             Outcome::Done(mark) => {
                 let is_complete = noted.as_ref().is_some_and(|note| note.has_complete(lease));
-                if let Some(own) = mark.reservation.as_ref().filter(|_| !is_complete)
+                // A reservation that had to be made again protected nothing meanwhile.
+                if let Some(own) = mark.reservation.as_ref()
+                    && !(is_complete && seen.mark.has_reservation(own))
                     && !session.is_free_elsewhere(shown, seen.place(), own)?
                 {
                     // As a new claim does: the other holder's DEL deletes the reservation.

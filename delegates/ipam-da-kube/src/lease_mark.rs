@@ -43,6 +43,11 @@ pub(crate) struct ReservationMark {
 }
 
 impl LeaseMark {
+    /// Whether it names this reservation, in any of its states.
+    pub(crate) fn has_reservation(&self, reservation: &ReservationMark) -> bool {
+        self.reservation.as_ref().is_some_and(|own| own.uid == reservation.uid)
+    }
+
     /// Reads the mark that came back with a lease.
     pub(crate) fn of(lease: &Lease) -> Option<Self> {
         Self::deserialize(&lease.revision).ok()

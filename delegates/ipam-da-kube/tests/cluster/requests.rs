@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ipam_testkit::node::{addresses, at_once, given};
 use ipam_testkit::pages::Page;
-use ipam_testkit::whereabouts::Crds;
+use ipam_testkit::whereabouts::{Crds, RESERVATIONS};
 use serde_json::{Value, json};
 
 use crate::common::node::Node;
@@ -138,6 +138,11 @@ fn pools_that_overlap_are_read_and_changed_along() {
     let read = reservation("GET", &address);
     let again = [GET, get_wide, &read, &confirm, patch_wide];
     counter.assert_sends(&again, || drop(node.add("c3")));
+    // Nor did a reservation that was deleted keep the other pool from an old node.
+    counter.desk.client.delete(&counter.desk.objects().path(RESERVATIONS, &address));
+    let missing = confirm.replace("200", "404");
+    let anew = [GET, get_wide, &missing, RESERVE, patch_wide];
+    counter.assert_sends(&anew, || drop(node.add("c3")));
 }
 
 #[test]
