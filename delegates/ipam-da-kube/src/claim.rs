@@ -133,11 +133,7 @@ impl<'a> Claiming<'a> {
             choices.into_iter().partition(|choice| choice.claim.replaces.is_some());
         for choice in replacing {
             match self.take_over(choice)? {
-                Outcome::Done(mark) => {
-                    if !self.hold_alone(choice, mark)? {
-                        return Ok(Claimed::Lost(Vec::new()));
-                    }
-                }
+                Outcome::Done(()) => {}
                 Outcome::Lost | Outcome::Missing => return Ok(Claimed::Lost(Vec::new())),
                 Outcome::Unknown => return Ok(Claimed::Unknown),
             }
@@ -334,9 +330,18 @@ impl<'a> Claiming<'a> {
     ) -> Result<bool> {
         let reservation = mark.reservation.clone();
         self.hold(choice, mark);
-        let Some(own) = reservation else { return Ok(true) };
+        reservation.map_or(Ok(true), |own| self.is_free_elsewhere(choice, &own))
+    }
+
+    /// Changes the pools that overlap, while `own` reserves the address. Returns whether none of
+    /// them has given it.
+    pub(crate) fn is_free_elsewhere(
+        &mut self,
+        choice: &ChosenAddress<'_>,
+        own: &ReservationMark,
+    ) -> Result<bool> {
         let place = (choice.subnet, choice.address);
-        self.session.is_free_elsewhere([self.pools, self.others], place, &own)
+        self.session.is_free_elsewhere([self.pools, self.others], place, own)
     }
 
     /// Notes what a claim has taken.

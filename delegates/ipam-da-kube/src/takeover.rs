@@ -7,7 +7,6 @@ use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 
 use crate::claim::{ChosenAddress, Claiming};
-use crate::lease_mark::LeaseMark;
 use crate::pools_token::HeldLease;
 use crate::sticky_lease::StickyId;
 use crate::store::Outcome;
@@ -15,7 +14,7 @@ use crate::store::Outcome;
 impl Claiming<'_> {
     /// Takes a requested address from its holder, if the holder's lease is in the state that was
     /// seen.
-    pub(crate) fn take_over(&mut self, choice: &ChosenAddress<'_>) -> Result<Outcome<LeaseMark>> {
+    pub(crate) fn take_over(&mut self, choice: &ChosenAddress<'_>) -> Result<Outcome<()>> {
         let replaced = choice.claim.replaces.as_ref().and_then(HeldLease::of_entry);
         let seen = replaced.filter(|seen| !self.session.is_confirmed_since(seen));
         let Some(mut seen) = seen else { return Ok(Outcome::Lost) };
@@ -31,8 +30,25 @@ impl Claiming<'_> {
                     "request another address, or release that one: a takeover is for one pool",
                 ));
         }
+        // While the holder has it: an address that another pool has given, too, stays with it.
+        if let Some(own) = &seen.mark.reservation
+            && !self.is_free_elsewhere(choice, own)?
+        {
+            return Ok(Outcome::Lost);
+        }
         seen.lease.taken = None;
-        self.session.confirm(self.owner, &seen)
+        let mark = match self.session.confirm(self.owner, &seen)? {
+            Outcome::Done(mark) => mark,
+            Outcome::Lost => return Ok(Outcome::Lost),
+            Outcome::Missing => return Ok(Outcome::Missing),
+            Outcome::Unknown => return Ok(Outcome::Unknown),
+        };
+        let made_anew = mark.reservation.clone().filter(|own| !seen.mark.has_reservation(own));
+        self.hold(choice, mark);
+        match made_anew {
+            Some(own) if !self.is_free_elsewhere(choice, &own)? => Ok(Outcome::Lost),
+            _ => Ok(Outcome::Done(())),
+        }
     }
 
     /// Returns another pool that has an entry of an address.
