@@ -3,9 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipam_kit::pool::{RangeRules, RangeSet};
+use ipam_kit::text::{is_label, stable_hash};
 use ipnet::IpNet;
-
-use crate::stamp::hash;
 
 /// The names of the objects of one network.
 #[derive(Clone, Debug, Default)]
@@ -54,21 +53,15 @@ impl ObjectNames {
     /// they cannot be part of an object's name.
     pub(crate) fn sticky(pool: &str, name: &str) -> String {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        let is_part = |part: &str| {
-            part.bytes().all(plain)
-                && !part.starts_with('-')
-                && !part.ends_with('-')
-                && !part.is_empty()
-        };
         let whole = format!("{pool}.{name}");
-        if whole.len() <= LONGEST_NAME && name.split('.').all(is_part) {
+        if whole.len() <= LONGEST_NAME && name.split('.').all(is_label) {
             return whole;
         }
         let begin: String =
             name.bytes().filter(|byte| plain(*byte)).take(40).map(char::from).collect();
         let short: String = pool.chars().take(LONGEST_NAME - 60).collect();
         let short = short.trim_end_matches(['-', '.']);
-        format!("{short}.x{}-{:016x}", begin.trim_matches('-'), hash(&whole))
+        format!("{short}.x{}-{:016x}", begin.trim_matches('-'), stable_hash(&whole))
     }
 
     /// Returns whether the IPPool of this name and range is of this network. Between both, a name

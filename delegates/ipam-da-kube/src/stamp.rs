@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::Holder;
+use ipam_kit::text::stable_hash;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -161,13 +162,7 @@ pub(crate) fn label_value(text: &str) -> String {
     }
     let plain = |byte: u8| if inside(byte) { char::from(byte) } else { '-' };
     let begin: String = text.bytes().take(40).map(plain).collect();
-    format!("x{begin}-{:016x}", hash(text))
-}
-
-/// FNV-1a, which gives every release of this program the same label and name.
-pub(crate) fn hash(text: &str) -> u64 {
-    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, mix)
+    format!("x{begin}-{:016x}", stable_hash(text))
 }
 
 #[cfg(test)]

@@ -16,13 +16,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ipam_kit::cni::{ContainerId, IfName, NetworkName};
 use ipam_kit::host::{StateDir, make_private_folder};
 use ipam_kit::presence::Presence;
+use ipam_kit::text::stable_hash;
 use log::debug;
 use rustix::fs::{AtFlags, Mode, OFlags, open, statat};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::folder::LockedFolder;
 use crate::lease_file::{LeaseContent, LeaseFile};
-use crate::owner_table::{OwnerTable, hash};
+use crate::owner_table::OwnerTable;
 
 /// The index of one folder of leases.
 #[derive(Debug)]
@@ -90,7 +91,7 @@ impl IndexKey {
             return Self(whole);
         }
         let start = container.get(..40).unwrap_or_default();
-        Self(format!("{start}:{:016x}:{ifname}", hash(container)))
+        Self(format!("{start}:{:016x}:{ifname}", stable_hash(container)))
     }
 }
 

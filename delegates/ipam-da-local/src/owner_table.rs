@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use ipam_kit::host::open_own;
+use ipam_kit::text::stable_hash;
 use rustix::fs::OFlags;
 
 /// The file of a table, open.
@@ -153,7 +154,7 @@ impl OwnerTable {
     }
 
     fn window(&self, key: &str) -> u64 {
-        HEADER as u64 + hash(key) % self.hashes * SLOT as u64
+        HEADER as u64 + stable_hash(key) % self.hashes * SLOT as u64
     }
 
     /// Reads so many bytes, or those up to the end of the file.
@@ -177,13 +178,6 @@ impl OwnerTable {
 fn entry(slot: &[u8]) -> Option<(&str, &str)> {
     let end = slot.iter().position(|byte| *byte == 0).unwrap_or(slot.len());
     std::str::from_utf8(&slot[..end]).ok()?.split_once(' ')
-}
-
-/// FNV-1a: the same for every build.
-pub(crate) fn hash(key: &str) -> u64 {
-    key.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 #[cfg(test)]

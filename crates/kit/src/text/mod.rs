@@ -61,12 +61,20 @@ pub fn may_begin_object_names(text: &str) -> bool {
     text.len() <= LONGEST && format!("{text}-0").split('.').all(is_label)
 }
 
-fn is_label(label: &str) -> bool {
+/// Returns whether a text may be a part of a domain name, and so of the name of a Kubernetes object:
+/// lower-case letters, digits and, inside, `-`.
+pub fn is_label(label: &str) -> bool {
     let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !label.is_empty()
         && label.bytes().all(inside)
         && !label.starts_with('-')
         && !label.ends_with('-')
+}
+
+/// FNV-1a: the same for every release of every program.
+pub fn stable_hash(text: &str) -> u64 {
+    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, mix)
 }
 
 /// How many bytes of a secret at the end of a text are more than chance.
