@@ -2,6 +2,10 @@ use std::fmt;
 
 use ipam_servers::escape;
 
+/// The annotations in which the mirror of a static pod has the uid that runtimes know: its kubelet
+/// gave it. The object's own uid is another one.
+pub const STATIC_POD_UID: [&str; 2] = ["kubernetes.io/config.mirror", "kubernetes.io/config.hash"];
+
 /// A kind of object, and one of that kind where it has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resource<'a> {

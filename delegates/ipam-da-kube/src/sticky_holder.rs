@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ipam_kube::STATIC_POD_UID;
 use serde::Deserialize;
 
 /// A pod, as far as it tells whether it is alive.
@@ -58,9 +59,6 @@ struct Taint {
     key: String,
 }
 
-/// The annotations of the mirror of a static pod, with the uid that its kubelet has given it.
-const MIRROR: [&str; 2] = ["kubernetes.io/config.mirror", "kubernetes.io/config.hash"];
-
 /// The taint, or label, of a node that an operator declares to be off.
 pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
@@ -87,7 +85,7 @@ impl HolderPod {
     /// mirror in the API server names.
     fn has_uid(&self, uid: &str) -> bool {
         let PodMetadata { uid: own, annotations } = &self.metadata;
-        let of_static = MIRROR.iter().filter_map(|key| annotations.get(*key));
+        let of_static = STATIC_POD_UID.iter().filter_map(|key| annotations.get(*key));
         own == uid || of_static.into_iter().any(|of_static| of_static == uid)
     }
 }
@@ -123,7 +121,7 @@ mod tests {
         let mut terminating = running.clone();
         terminating["metadata"]["deletionTimestamp"] = "2026-03-01T09:30:00Z".into();
         let mut mirror = running.clone();
-        mirror["metadata"]["annotations"] = json!({MIRROR[1]: "u0"});
+        mirror["metadata"]["annotations"] = json!({STATIC_POD_UID[1]: "u0"});
         let bare = json!({"metadata": {"uid": "u1"}});
         for (what, uid, pod, node, expected) in [
             ("runs", "u1", &running, &ready, true),

@@ -5,7 +5,7 @@ use std::fmt;
 
 use ipam_kit::cni::{Args, Network, parse_value};
 use ipam_kit::{Error, ErrorCode, Result};
-use ipam_kube::{Kube, Resource};
+use ipam_kube::{Kube, Resource, STATIC_POD_UID};
 use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -60,9 +60,6 @@ struct OwnerReference {
     controller: Option<bool>,
 }
 
-/// Annotations in which a static pod's mirror has the uid that runtimes know.
-const OF_STATIC_POD: [&str; 2] = ["kubernetes.io/config.mirror", "kubernetes.io/config.hash"];
-
 /// The capability by which a runtime passes the annotations of the pod.
 const CAPABILITY: &str = "io.kubernetes.cri.pod-annotations";
 
@@ -100,7 +97,7 @@ impl PodId {
         let ObjectMetadata { uid: found, annotations, controller } = object.metadata;
         let annotations = annotations.unwrap_or_default();
         if let Some(uid) = uid.as_ref().filter(|uid| **uid != found)
-            && !OF_STATIC_POD.iter().any(|key| annotations.get(key) == Some(uid))
+            && !STATIC_POD_UID.iter().any(|key| annotations.get(key) == Some(uid))
         {
             return Err(self.gone(&format!("has the uid {found:?}, and the call is for {uid:?}")));
         }

@@ -94,12 +94,12 @@ fn a_missing_right_is_named_with_its_rule() {
     let (code, text) = site.add(&args, &site.network(&sticky())).failure();
     let rule = r#"with the rule {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}"#;
     assert!(code == 103 && text.contains("(403)") && text.contains(rule), "{text}");
-    let nobody = site.world.path("nobody");
-    Kubeconfig::of(site.kube, &site.login).write(&nobody);
+    let unknown = site.world.path("unknown");
+    Kubeconfig::of(site.kube, &site.login).write(&unknown);
     let token = site.login.token().unwrap();
-    let text = std::fs::read_to_string(&nobody).unwrap().replace(token, "unknown");
-    std::fs::write(&nobody, text).unwrap();
-    let network = with(&site.network(&sticky()), "kubeconfig", nobody.display().to_string());
+    let text = std::fs::read_to_string(&unknown).unwrap().replace(token, "unknown");
+    std::fs::write(&unknown, text).unwrap();
+    let network = with(&site.network(&sticky()), "kubeconfig", unknown.display().to_string());
     let (code, text) = site.add(&args, &network).failure();
     assert!(code == 103 && text.contains("(401)"), "{text}");
 }
