@@ -112,6 +112,11 @@ impl Reservation {
     pub(crate) fn is_of(&self, entry: &PoolEntry) -> bool {
         self.spec.is_of(entry)
     }
+
+    /// Returns whether it reserves the address for an id: of a container, or of a sticky lease.
+    pub(crate) fn has_id(&self, id: &str) -> bool {
+        self.spec.containerid.as_deref() == Some(id)
+    }
 }
 
 impl ReservationSpec {

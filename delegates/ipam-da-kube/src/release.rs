@@ -42,6 +42,13 @@ pub(crate) struct Unreleased {
     errors: Vec<Error>,
 }
 
+impl Unreleased {
+    fn fail<'l>(&mut self, leases: impl IntoIterator<Item = &'l HeldLease>, error: Error) {
+        self.failed.extend(leases.into_iter().map(HeldLease::place));
+        self.errors.push(error);
+    }
+}
+
 /// The outcome of the removal of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Removed {
@@ -143,8 +150,7 @@ impl LeaseSession {
                         continue;
                     }
                     Err(error) => {
-                        unreleased.failed.insert(lease.place());
-                        unreleased.errors.push(error);
+                        unreleased.fail([lease], error);
                         continue;
                     }
                 }
@@ -162,8 +168,7 @@ impl LeaseSession {
                     continue;
                 }
                 Err(error) => {
-                    unreleased.failed.insert(lease.place());
-                    unreleased.errors.push(error);
+                    unreleased.fail([lease], error);
                     continue;
                 }
             }
@@ -173,8 +178,7 @@ impl LeaseSession {
         }
         for (subnet, mut leases) in pools {
             if let Err(error) = self.remove_entries(subnet, &mut leases, unreleased) {
-                unreleased.failed.extend(leases.iter().map(HeldLease::place));
-                unreleased.errors.push(error);
+                unreleased.fail(&leases, error);
             }
         }
     }

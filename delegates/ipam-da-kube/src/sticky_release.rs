@@ -86,7 +86,7 @@ impl LeaseSession {
         address: IpAddr,
     ) -> Result<()> {
         let reservation = self.read_reservation(address)?;
-        let own = reservation.filter(|it| it.spec.containerid.as_ref() == Some(&id.to_string()));
+        let own = reservation.filter(|it| it.has_id(&id.to_string()));
         let mark = LeaseMark {
             namespace: self.store.namespace().to_owned(),
             reservation: own.as_ref().map(ReservationMark::of),

@@ -90,7 +90,7 @@ impl OwnerSearch<'_> {
             false => None,
         };
         let id = lease.id().to_string();
-        let reservation = reservation.filter(|it| it.spec.containerid.as_ref() == Some(&id));
+        let reservation = reservation.filter(|it| it.has_id(&id));
         let taken = reservation.as_ref().and_then(OwnerStamp::of_reservation);
         let nothing = PoolEntry::default();
         let allocation = seen.map_or(&nothing, |seen| seen.allocation);
@@ -116,7 +116,7 @@ impl OwnerSearch<'_> {
             return Ok(None);
         }
         let reservation = self.session.read_reservation(seen.address)?;
-        let own = reservation.filter(|it| it.spec.containerid.as_deref() == Some(seen.id));
+        let own = reservation.filter(|it| it.has_id(seen.id));
         let mark = self.mark(seen, own.as_ref());
         Ok(Some(self.held(seen, mark, None)))
     }

@@ -198,7 +198,7 @@ impl LeaseSession {
         reservation: Option<&Reservation>,
     ) -> Entry {
         let id = lease.id().to_string();
-        let own = reservation.filter(|it| it.spec.containerid.as_ref() == Some(&id));
+        let own = reservation.filter(|it| it.has_id(&id));
         let mark = LeaseMark {
             namespace: self.store.namespace().to_owned(),
             reservation: own.map(ReservationMark::of),
