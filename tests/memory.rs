@@ -47,16 +47,21 @@ fn kube(object: &str, list: &str) -> Fake {
     })
 }
 
-/// A call of the selector of pods, for a pod that is this object.
-fn select_pod(object: &str) -> Outcome {
-    let object = http(200, object);
-    let server = answering(move |_, _| Reply::Say(object.clone()));
-    let world = World::new();
+/// Writes the login of a server into a world.
+fn write_kubeconfig(world: &World, server: &Fake) {
     let kubeconfig = json!({
         "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k"}}],
         "clusters": [{"name": "k", "cluster": {"server": server.url}}],
     });
     fs::write(world.path("kubeconfig"), kubeconfig.to_string()).unwrap();
+}
+
+/// A call of the selector of pods, for a pod that is this object.
+fn select_pod(object: &str) -> Outcome {
+    let object = http(200, object);
+    let server = answering(move |_, _| Reply::Say(object.clone()));
+    let world = World::new();
+    write_kubeconfig(&world, &server);
     let mut network = world.network(json!([]));
     network["ipam"]["type"] = "ipam-ds-kube-pod".into();
     network["ipam"]["kubeconfig"] = json!(world.path("kubeconfig"));
@@ -330,11 +335,7 @@ fn pools_of_kubernetes() {
             })
         });
         let world = World::new();
-        let kubeconfig = json!({
-            "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k"}}],
-            "clusters": [{"name": "k", "cluster": {"server": server.url}}],
-        });
-        fs::write(world.path("kubeconfig"), kubeconfig.to_string()).unwrap();
+        write_kubeconfig(&world, &server);
         let mut network = world.network(json!([]));
         network["ipam"]["type"] = "ipam-da-kube".into();
         network["ipam"]["ranges"] = json!([[{"subnet": "10.225.0.0/16"}]]);

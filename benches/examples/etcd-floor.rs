@@ -2,7 +2,7 @@
 //! `ipam-da-etcd` is compared with:
 //!
 //! ```text
-//! etcd-floor ADD URL OWNER-KEY ADDRESS-KEY VALUE     puts both keys if there is no such owner
+//! etcd-floor ADD URL OWNER-KEY ADDRESS-KEY VALUE     puts both keys unless the owner has one
 //! etcd-floor DEL URL OWNER-KEY ADDRESS-KEY VALUE     deletes both if there is
 //! etcd-floor VERB URL OWNER-KEY POOL-KEY VALUE LINE  reads a pool, then changes a line of it, too
 //! ```
@@ -70,7 +70,7 @@ async fn changed(
     is_add: bool,
 ) -> Result<(i64, Vec<u8>), Box<dyn Error>> {
     let answer = client.get(pool, None).await?;
-    let found = answer.kvs().first().ok_or("there is no such pool")?;
+    let found = answer.kvs().first().ok_or("the pool is missing")?;
     let value = found.value();
     let next = match is_add {
         true if value.is_empty() => line.as_bytes().to_vec(),
