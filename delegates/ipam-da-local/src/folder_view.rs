@@ -48,9 +48,8 @@ impl FolderView {
         index: &LeaseIndex,
         query: &ViewQuery<'_>,
     ) -> Result<Self> {
-        let index = index.complete(&folder);
-        let (held, sure) =
-            OwnerLookup { folder: &folder, index: index.as_ref() }.find_held(query)?;
+        let mut index = index.complete(&folder);
+        let (held, sure) = OwnerLookup { folder: &folder, index: &mut index }.find_held(query)?;
         let mut pools = Vec::new();
         for pool in query.requests {
             pools.push(PoolCursor { path: pool.path.clone(), cursor: folder.cursor(pool.index) });

@@ -1,20 +1,21 @@
 //! The index of owners and their leases, so that a call does not read all lease files.
 //!
-//! It is a file in the state folder (`owner_table`), and a hint: a lease file is read before it is
-//! used. Whether the index is complete shows in the time of change of the folder of leases. After
-//! each change of our own it is set to a second long past, which the stamp keeps. A change by
-//! another program, or one of ours that was killed half way, sets it to the present.
+//! It is a file in the state folder (`owner_table`). An entry is a hint: a lease file is read before
+//! it is used. That an owner has no entry is proof only while the index is complete, which shows in
+//! the time of change of the folder of leases. After each change of our own it is set to a second
+//! long past, which the stamp keeps. A change by another program, or one of ours that was killed
+//! half way, sets it to the present.
 
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{self};
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ipam_kit::cni::{ContainerId, IfName, NetworkName};
-use ipam_kit::host::{StateDir, make_private_folder};
+use ipam_kit::host::{StateDir, boot_id, make_private_folder};
 use ipam_kit::presence::Presence;
 use ipam_kit::text::stable_hash;
 use log::debug;
@@ -37,18 +38,23 @@ pub(crate) struct CompleteIndex {
     table: OwnerTable,
     /// Lease files whose names are not what we would write: an address in another form.
     pub(crate) odd: Vec<String>,
+    /// The boot of this machine.
+    boot: String,
 }
 
 /// The state in which the index was last complete.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug)]
 struct Stamp {
     /// The folder's time of change, in seconds since 1970.
     folder: i64,
     /// When the stamp was written, in seconds since 1970.
     written: i64,
-    /// How far the clock was from the machine's own count of seconds: whether it was set since, or
-    /// the machine started.
+    /// How far the clock was from the machine's own count of seconds: whether it was set since.
     clock: i64,
+    /// The boot in which the stamp was written. A loss of power may keep the stamp and lose a slot.
+    boot: String,
+    /// The number of slots, on which the place of every entry depends.
+    slots: u64,
     odd: Vec<String>,
 }
 
@@ -57,10 +63,13 @@ struct Stamp {
 pub(crate) struct IndexKey(String);
 
 /// Lease files changed this many seconds before the stamp are read again: clocks are coarse.
-const SLACK: i64 = 2;
+const SLACK: u64 = 2;
 
 /// The longest key.
 const KEY: usize = 80;
+
+/// The longest folder name that is written out, in bytes.
+const FOLDER_NAME: usize = 240;
 
 impl IndexKey {
     pub(crate) fn of(container: &ContainerId, ifname: &IfName) -> Self {
@@ -84,32 +93,34 @@ impl IndexKey {
     }
 
     /// Makes a key. Neither a container id nor an interface name has a `:` or a space. A longer key
-    /// has a hash of the whole; if owners share it, the lease files differ.
+    /// has a hash of the container; if owners share it, the lease files differ.
     fn new(container: &str, ifname: &str) -> Self {
         let whole = format!("{container}:{ifname}");
         if whole.len() <= KEY {
             return Self(whole);
         }
-        let start = container.get(..40).unwrap_or_default();
-        Self(format!("{start}:{:016x}:{ifname}", stable_hash(container)))
+        Self(format!("{}:{:016x}:{ifname}", &container[..40], stable_hash(container)))
     }
 }
 
 impl LeaseIndex {
     pub(crate) fn new(state: &StateDir, network: &NetworkName, data_dir: &Path) -> Self {
-        let folder: String = data_dir.to_string_lossy().replace('%', "%25").replace('/', "%2F");
-        // A path too long for a file name shares its index: the stamp tells them apart.
-        let folder = folder.get(..240).unwrap_or(&folder);
+        let mut folder = data_dir.to_string_lossy().replace('%', "%25").replace('/', "%2F");
+        if folder.len() > FOLDER_NAME {
+            let start: String = folder.chars().take(FOLDER_NAME / 4).collect();
+            folder = format!("{start}:{:016x}", stable_hash(&folder));
+        }
         Self { root: state.root().join("local").join(network.as_str()).join(folder) }
     }
 
     /// Returns the index, and first completes it if need be; `None` if that fails.
     pub(crate) fn complete(&self, folder: &LockedFolder) -> Option<CompleteIndex> {
+        let boot = boot_id();
         let completed = match self.open() {
-            Ok(Some((table, stamp))) if stamp.as_ref().is_some_and(|it| it.is_of(folder)) => {
-                Ok(CompleteIndex { table, odd: stamp.unwrap_or_default().odd })
+            Ok(Some((table, Some(stamp)))) if stamp.is_of(folder, &table, &boot) => {
+                Ok(CompleteIndex { table, odd: stamp.odd, boot })
             }
-            Ok(found) => self.rebuild(folder, found),
+            Ok(found) => self.rebuild(folder, found, boot),
             Err(error) => Err(error),
         };
         completed
@@ -128,11 +139,12 @@ impl LeaseIndex {
     /// Completes the index from the lease files, and stamps it.
     ///
     /// Lease files that the index knows and that have not changed since the last stamp are not
-    /// read, unless the clock was set since.
+    /// read, unless the clock was set since or the machine started.
     fn rebuild(
         &self,
         folder: &LockedFolder,
         found: Option<(OwnerTable, Option<Stamp>)>,
+        boot: String,
     ) -> io::Result<CompleteIndex> {
         let (table, stamp) = match found {
             Some(found) => found,
@@ -144,7 +156,7 @@ impl LeaseIndex {
             }
         };
         self.remove_earlier_layout();
-        let stamped = stamp.filter(Stamp::is_of_this_clock).map(|stamp| stamp.written);
+        let stamped = stamp.filter(|it| it.is_of_this_clock(&boot)).map(|stamp| stamp.written);
         let mut known = prune(&table, folder, stamped)?;
         known.sort_unstable();
         let mut odd = Vec::new();
@@ -179,7 +191,7 @@ impl LeaseIndex {
             "rebuilt the index of {}: another plugin changed the folder, or the index was missing",
             folder.path.display()
         );
-        let index = CompleteIndex { table, odd };
+        let index = CompleteIndex { table, odd, boot };
         index.stamp(folder)?;
         Ok(index)
     }
@@ -221,8 +233,9 @@ impl CompleteIndex {
     pub(crate) fn stamp(&self, folder: &LockedFolder) -> io::Result<()> {
         let random = RandomState::new().build_hasher().finish();
         let past = 100_000_000 + i64::try_from(random % 700_000_000).unwrap_or(0);
-        let (now, clock) = (now(), clock());
-        self.table.set_header(&format!("{past} {now} {clock} {}", self.odd.join(" ")))?;
+        let (now, clock, boot) = (now(), clock(), &self.boot);
+        let (slots, odd) = (self.table.slots(), self.odd.join(" "));
+        self.table.set_header(&format!("{past} {now} {clock} {boot} {slots} {odd}"))?;
         folder.set_changed(past)
     }
 }
@@ -234,18 +247,27 @@ impl Stamp {
             folder: words.next()?.parse().ok()?,
             written: words.next()?.parse().ok()?,
             clock: words.next()?.parse().ok()?,
+            boot: words.next()?.to_owned(),
+            slots: words.next()?.parse().ok()?,
             odd: words.filter(|word| !word.is_empty()).map(str::to_owned).collect(),
         })
     }
 
-    /// Returns whether the index is complete. After a loss of power, its file may lack what was
-    /// written before the stamp.
-    fn is_of(&self, folder: &LockedFolder) -> bool {
-        folder.changed().is_ok_and(|changed| changed == (self.folder, 0)) && self.is_of_this_clock()
+    /// Returns whether the index is complete.
+    fn is_of(&self, folder: &LockedFolder, table: &OwnerTable, boot: &str) -> bool {
+        self.is_of_boot(boot)
+            && self.slots == table.slots()
+            && folder.changed().is_ok_and(|changed| changed == (self.folder, 0))
     }
 
-    fn is_of_this_clock(&self) -> bool {
-        (self.clock - clock()).abs() <= SLACK
+    /// Returns whether times since the stamp can be compared with it.
+    fn is_of_this_clock(&self, boot: &str) -> bool {
+        self.is_of_boot(boot) && self.clock.abs_diff(clock()) <= SLACK
+    }
+
+    /// Returns whether this boot wrote the stamp: no, if the kernel does not say which one it is.
+    fn is_of_boot(&self, boot: &str) -> bool {
+        !boot.is_empty() && self.boot == boot
     }
 }
 
@@ -288,7 +310,7 @@ fn still_lists(
         Err(Errno::NOENT) => return Ok(false),
         Err(error) => return Err(error.into()),
     };
-    if stamped.is_some_and(|stamped| changed < stamped - SLACK) {
+    if stamped.is_some_and(|stamped| changed < stamped.saturating_sub_unsigned(SLACK)) {
         return Ok(true);
     }
     let file = folder.read(name).known();
@@ -305,4 +327,23 @@ fn clock() -> i64 {
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |time| i64::try_from(time.as_secs()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ipam_kit::host::Settings;
+
+    #[test]
+    fn every_folder_of_leases_has_an_index_of_its_own() {
+        let state = StateDir::of_host(&Settings::default());
+        let network = NetworkName::parse("net").unwrap();
+        let root = |data: &str| LeaseIndex::new(&state, &network, Path::new(data)).root;
+        assert_ne!(root("/a%2Fb"), root("/a/b"));
+        for long in ["/x".repeat(400), format!("/{}", "ü".repeat(200))] {
+            let [one, other] = ["1", "2"].map(|end| root(&format!("{long}{end}")));
+            assert_ne!(one, other);
+            assert!(one.file_name().unwrap().len() <= 255, "{}", one.display());
+        }
+    }
 }

@@ -1,10 +1,10 @@
 //! The leases of an owner, by the lease files.
 
 use ipam_kit::allocate::ledger::ViewQuery;
-use ipam_kit::allocate::{Lease, PoolRequest};
+use ipam_kit::allocate::{Lease, Owner, PoolRequest};
 use ipam_kit::presence::Presence;
 use ipam_kit::{Error, ErrorCode, Result};
-use log::debug;
+use log::{debug, warn};
 
 use crate::folder::LockedFolder;
 use crate::index::{CompleteIndex, IndexKey};
@@ -13,8 +13,9 @@ use crate::lease_file::{LeaseContent, LeaseFile};
 /// The search for the lease files of an owner.
 pub(crate) struct OwnerLookup<'a> {
     pub(crate) folder: &'a LockedFolder,
-    /// Without it, every lease is read.
-    pub(crate) index: Option<&'a CompleteIndex>,
+    /// Without it, every lease is read. One that lacks a lease is given up, so the next call
+    /// rebuilds it.
+    pub(crate) index: &'a mut Option<CompleteIndex>,
 }
 
 impl OwnerLookup<'_> {
@@ -23,15 +24,19 @@ impl OwnerLookup<'_> {
     ///
     /// If nothing is held under container and interface, a DEL or CHECK finds the leases that an
     /// old host-local wrote for the container alone, as host-local does.
-    pub(crate) fn find_held(&self, query: &ViewQuery<'_>) -> Result<(Vec<LeaseFile>, bool)> {
+    pub(crate) fn find_held(&mut self, query: &ViewQuery<'_>) -> Result<(Vec<LeaseFile>, bool)> {
         let folder = self.folder;
         let owner = query.owner;
         let key = IndexKey::of(&owner.container, &owner.ifname);
-        let (held, unread) = self.files_of(&key, |file| file.is_of(owner))?;
+        let (mut held, unread) = self.files_of(&key, |file| file.is_of(owner))?;
         for lease in query.known {
             let address = lease.address.addr();
-            if !held.iter().any(|file| file.address == address) {
-                refuse_unreadable(folder, &address.to_string())?;
+            if !held.iter().any(|file| file.address == address)
+                && let Some(file) = find_known(folder, &address.to_string(), owner)?
+            {
+                warn!("the index lacks the lease {}", folder.path.join(&file.name).display());
+                *self.index = None;
+                held.push(file);
             }
         }
         let shows_known = !query.known.is_empty() && all_are_among(query.known, &held);
@@ -71,7 +76,7 @@ impl OwnerLookup<'_> {
         key: &IndexKey,
         is_its: impl Fn(&LeaseFile) -> bool,
     ) -> Result<(Vec<LeaseFile>, Option<Error>)> {
-        let indexed = self.index.and_then(|index| {
+        let indexed = self.index.as_ref().and_then(|index| {
             let names = index.names(key);
             names
                 .inspect_err(|error| {
@@ -103,14 +108,18 @@ fn is_in_a_pool(file: &LeaseFile, pools: &[PoolRequest]) -> bool {
     sets.any(|set| set.find(file.address).is_some())
 }
 
-/// Fails if the file of a recorded lease cannot be read: its owner is unknown.
-fn refuse_unreadable(folder: &LockedFolder, name: &str) -> Result<()> {
-    match folder.read(name).known()?.map(|file| file.content) {
-        Some(LeaseContent::Unreadable(reason)) => Err(Error::new(
+/// Returns the file of a recorded lease, if it is the owner's.
+///
+/// # Errors
+/// It cannot be read: its owner is unknown.
+fn find_known(folder: &LockedFolder, name: &str, owner: &Owner) -> Result<Option<LeaseFile>> {
+    match folder.read(name).known()? {
+        Some(LeaseFile { content: LeaseContent::Unreadable(reason), .. }) => Err(Error::new(
             ErrorCode::IO,
             format!("cannot read the lease file {}: {reason}", folder.path.join(name).display()),
         )
         .advise("check the file, and remove it when no container uses the address")),
-        _ => Ok(()),
+        Some(file) if file.is_of(owner) => file.with_age(&folder.path).map(Some),
+        _ => Ok(None),
     }
 }

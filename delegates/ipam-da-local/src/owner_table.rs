@@ -2,8 +2,10 @@
 //!
 //! Each slot has an owner's key and an address as text, `c1:eth0 10.9.0.2`, padded with zero bytes.
 //! An entry is in one of the slots that follow the hash of its key (`WINDOW`), so a search is one
-//! read, and no change moves another entry. A table whose window is full is emptied: the next call
-//! makes a larger one.
+//! read, and no change moves another entry. A table whose window is full is emptied, and made again
+//! for the leases there are.
+//!
+//! A key has `MOST` addresses at most, and then the mark `*`: it must not fill the window of others.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -30,6 +32,12 @@ const SLOT: usize = 128;
 
 /// How many slots an entry may be in.
 const WINDOW: usize = 64;
+
+/// How many addresses a key may have.
+const MOST: usize = 16;
+
+/// The address of a key that has more.
+const MORE: &str = "*";
 
 /// How many slots are read at once to see all.
 const CHUNK: usize = 512;
@@ -59,8 +67,9 @@ impl OwnerTable {
         let hashes = (2 * leases as u64 + 512).next_power_of_two();
         let file = open_own(path, OFlags::RDWR | OFlags::CREATE, 0o600)?;
         file.set_len(0)?;
-        file.set_len(HEADER as u64 + (hashes + WINDOW as u64) * SLOT as u64)?;
-        Ok(Self { file, hashes })
+        let table = Self { file, hashes };
+        table.file.set_len(HEADER as u64 + table.slots() * SLOT as u64)?;
+        Ok(table)
     }
 
     /// Reads the line before the slots; `None` if it was never written.
@@ -82,11 +91,23 @@ impl OwnerTable {
         self.file.write_all_at(format!("{line}\n").as_bytes(), 0)
     }
 
+    /// Returns how many slots there are.
+    pub(crate) fn slots(&self) -> u64 {
+        self.hashes + WINDOW as u64
+    }
+
     /// Returns the addresses under a key.
+    ///
+    /// # Errors
+    /// The table cannot be read, or the key has more addresses than a table keeps.
     pub(crate) fn addresses(&self, key: &str) -> io::Result<Vec<String>> {
         let window = self.read(self.window(key), WINDOW * SLOT)?;
         let entries = window.chunks(SLOT).filter_map(entry).filter(|(other, _)| *other == key);
-        Ok(entries.map(|(_, address)| address.to_owned()).collect())
+        let addresses: Vec<String> = entries.map(|(_, address)| address.to_owned()).collect();
+        match addresses.iter().any(|address| address == MORE) {
+            true => Err(io::Error::other(format!("{key} has more than {MOST} leases"))),
+            false => Ok(addresses),
+        }
     }
 
     /// Adds an address under a key, unless it is there.
@@ -97,13 +118,20 @@ impl OwnerTable {
         let at = self.window(key);
         let window = self.read(at, WINDOW * SLOT)?;
         let mut free = None;
+        let mut its = 0;
         for (number, slot) in window.chunks(SLOT).enumerate() {
             match entry(slot) {
-                Some(found) if found == (key, address) => return Ok(()),
+                Some((other, found)) if other == key => {
+                    if found == address || found == MORE {
+                        return Ok(());
+                    }
+                    its += 1;
+                }
                 Some(_) => {}
                 None => free = free.or(Some(number)),
             }
         }
+        let address = if its < MOST { address } else { MORE };
         let text = format!("{key} {address}");
         let Some(free) = free.filter(|_| text.len() <= SLOT) else {
             self.file.set_len(0)?;
@@ -126,7 +154,8 @@ impl OwnerTable {
         Ok(())
     }
 
-    /// Shows each key and address to `keep`, and removes those that it does not keep.
+    /// Shows each key and address to `keep`, and removes those that it does not keep, or that no
+    /// search finds: the file had another length when they were written.
     ///
     /// # Errors
     /// The table cannot be read or written, or `keep` failed.
@@ -134,19 +163,26 @@ impl OwnerTable {
         &self,
         mut keep: impl FnMut(&str, &str) -> io::Result<bool>,
     ) -> io::Result<()> {
-        let end = (HEADER + WINDOW * SLOT) as u64 + self.hashes * SLOT as u64;
+        let end = HEADER as u64 + self.slots() * SLOT as u64;
         for at in (HEADER as u64..end).step_by(CHUNK * SLOT) {
             for (number, slot) in self.read(at, CHUNK * SLOT)?.chunks(SLOT).enumerate() {
+                let at = at + (number * SLOT) as u64;
                 let kept = match entry(slot) {
-                    Some((key, address)) => keep(key, address)?,
+                    Some((key, address)) => self.is_found(key, at) && keep(key, address)?,
                     None => slot.iter().all(|byte| *byte == 0),
                 };
                 if !kept {
-                    self.clear(at + (number * SLOT) as u64)?;
+                    self.clear(at)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Returns whether the slot at this place is one where a search for the key looks.
+    fn is_found(&self, key: &str, at: u64) -> bool {
+        let window = self.window(key);
+        (window..window + (WINDOW * SLOT) as u64).contains(&at)
     }
 
     fn clear(&self, at: u64) -> io::Result<()> {
@@ -239,5 +275,56 @@ mod tests {
             large.add(&format!("c{n}:eth0"), "10.0.0.1").unwrap();
         }
         assert_eq!(large.header().unwrap(), None);
+    }
+
+    #[test]
+    fn a_key_with_very_many_addresses_leaves_room_for_others() {
+        let temp = TempDir::new().unwrap();
+        let table = table(&temp, 0);
+        let address = |n: usize| format!("10.0.0.{n}");
+        for n in 0..MOST {
+            table.add("reserved:", &address(n)).unwrap();
+        }
+        assert_eq!(table.addresses("reserved:").unwrap().len(), MOST);
+        for n in MOST..200 {
+            table.add("reserved:", &address(n)).unwrap();
+        }
+        table.addresses("reserved:").unwrap_err();
+        // All that are left may be seen after the mark was removed.
+        let mut seen = Vec::new();
+        table
+            .retain(|_, address| {
+                seen.push(address.to_owned());
+                Ok(address != MORE)
+            })
+            .unwrap();
+        assert_eq!(seen.len(), MOST + 1);
+        assert_eq!(table.addresses("reserved:").unwrap().len(), MOST);
+    }
+
+    #[test]
+    fn entries_that_no_search_finds_any_more_are_removed() {
+        let temp = TempDir::new().unwrap();
+        let path = temp.path().join("index");
+        let small = table(&temp, 0);
+        for n in 0..100 {
+            small.add(&format!("c{n}:eth0"), "10.0.0.1").unwrap();
+        }
+        let length = small.file.metadata().unwrap().len();
+        small.file.set_len(length + 1024 * SLOT as u64).unwrap();
+        let large = OwnerTable::open(&path).unwrap().unwrap();
+        let mut kept = 0;
+        large
+            .retain(|key, _| {
+                kept += 1;
+                assert_eq!(large.addresses(key).unwrap(), ["10.0.0.1"]);
+                Ok(true)
+            })
+            .unwrap();
+        assert!(kept < 100);
+        for n in 0..100 {
+            large.add(&format!("c{n}:eth0"), "10.0.0.1").unwrap();
+            assert_eq!(large.addresses(&format!("c{n}:eth0")).unwrap(), ["10.0.0.1"]);
+        }
     }
 }

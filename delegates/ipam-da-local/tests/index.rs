@@ -25,7 +25,7 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
     assert!(status.success());
 }
 
-/// The owner gets its address, nobody else gets it, and it can be released.
+/// The owner gets its address, no other owner gets it, and it can be released.
 #[track_caller]
 fn all_is_well(place: &Place, program: Program, owner: &str, address: &str) {
     assert_eq!(place.add(program, owner), [address]);
@@ -67,21 +67,65 @@ fn a_lost_state_folder_loses_no_lease() {
 
 #[test]
 fn a_damaged_index_is_made_again() {
-    let damages: [fn(&mut Vec<u8>); 4] = [
+    let damages: [fn(&mut Vec<u8>); 6] = [
         |index| index.clear(),
         |index| index.truncate(5000),
         |index| index[0] = b'x',
         |index| index[0] = b'\n',
+        |index| index.extend([0; 1024 * SLOT]),
+        |index| set_word(index, 2, &i64::MIN.to_string()),
     ];
     for damage in damages {
         let place = Place::new(&[SUBNET]);
         place.add(Program::Allocator, C1);
-        let path = folder(&place).join("index");
-        let mut index = fs::read(&path).unwrap();
-        damage(&mut index);
-        fs::write(&path, index).unwrap();
+        change_index(&place, damage);
         all_is_well(&place, Program::Allocator, C1, "10.5.0.2");
     }
+}
+
+#[test]
+fn an_index_of_an_earlier_boot_is_made_again() {
+    let place = Place::new(&[SUBNET]);
+    place.add(Program::Allocator, C1);
+    // A loss of power kept the stamp and lost the slot; the clock is as it was.
+    change_index(&place, |index| {
+        set_word(index, 3, "another-boot");
+        index[HEADER..].fill(0);
+    });
+    all_is_well(&place, Program::Allocator, C1, "10.5.0.2");
+}
+
+#[test]
+fn a_del_releases_a_recorded_lease_that_the_index_lacks() {
+    let place = Place::new(&[SUBNET]);
+    let result = place.call(Program::Allocator, "ADD", C1).success();
+    place.add(Program::Allocator, "a");
+    change_index(&place, |index| index[HEADER..].fill(0));
+    let mut network = place.network(Program::Allocator);
+    network["prevResult"]["leases"] = result["leases"].clone();
+    let outcome = place.call_with(Program::Allocator, "DEL", C1, &network);
+    assert!(outcome.stderr.contains("the index lacks"), "{outcome:?}");
+    outcome.success();
+    assert_eq!(place.leases().into_keys().collect::<Vec<_>>(), ["10.5.0.3"]);
+    // The index of the others is made again.
+    all_is_well(&place, Program::Allocator, "a", "10.5.0.3");
+}
+
+#[test]
+fn an_owner_of_very_many_leases_costs_the_others_nothing() {
+    let place = Place::new(&["10.5.0.0/16"]);
+    place.add(Program::Allocator, C1);
+    let (before, _) = cost(&place, "ADD", C1);
+    for number in 0..100 {
+        place.put(&Ipv4Addr::new(10, 5, 1, number).to_string(), "reserved");
+    }
+    assert_eq!(place.add(Program::Allocator, C1), ["10.5.0.2"]);
+    let (after, _) = cost(&place, "ADD", C1);
+    assert!(after <= before + 8, "{before} system calls before, {after} after");
+    let (code, text) = place.call(Program::Allocator, "ADD", "reserved").failure();
+    assert!(code == 102 && text.contains("names no interface"), "{text}");
+    place.del(Program::Allocator, "reserved");
+    assert_eq!(place.leases().into_keys().collect::<Vec<_>>(), ["10.5.0.2"]);
 }
 
 #[test]
@@ -118,6 +162,28 @@ fn an_index_grows_with_the_leases() {
     assert!(size() > before);
 }
 
+/// The bytes before the slots of an index, and those of a slot.
+const HEADER: usize = 4096;
+const SLOT: usize = 128;
+
+/// Changes the bytes of the index.
+fn change_index(place: &Place, change: impl FnOnce(&mut Vec<u8>)) {
+    let path = folder(place).join("index");
+    let mut index = fs::read(&path).unwrap();
+    change(&mut index);
+    fs::write(&path, index).unwrap();
+}
+
+/// Changes a word of the stamp.
+fn set_word(index: &mut [u8], number: usize, word: &str) {
+    let header = String::from_utf8(index[..HEADER].to_vec()).unwrap();
+    let (line, _) = header.split_once('\n').unwrap();
+    let mut words: Vec<&str> = line.split(' ').collect();
+    words[number] = word;
+    let line = words.join(" ") + "\n";
+    index[..line.len()].copy_from_slice(line.as_bytes());
+}
+
 /// The folder of the index.
 fn folder(place: &Place) -> PathBuf {
     let index = place.world.path("state/local/net");
@@ -125,7 +191,7 @@ fn folder(place: &Place) -> PathBuf {
 }
 
 #[test]
-fn a_state_folder_from_an_old_copy_misleads_nobody() {
+fn a_state_folder_from_an_old_copy_loses_no_lease() {
     let place = Place::new(&[SUBNET]);
     let program = Program::Allocator;
     place.add(program, "a");
