@@ -25,8 +25,8 @@ fn local() -> (World, Value) {
 fn an_add_makes_two_inodes_and_a_repeated_one_none() {
     let (world, network) = local();
     world.call("ADD", "c1", &network).success();
-    let made = || made_by_call(&world, &binary("ipam-delegated"), "ADD", "c2", &network);
-    let expected = ["state/attachments/net/c2:eth0", "data/net"].map(PathBuf::from);
+    let made = || made_by_call(&world, &[], &binary("ipam-delegated"), "ADD", "c2", &network);
+    let expected = ["state/attachments/net/c2:eth0", "data/net"].map(|path| world.path(path));
     assert_eq!(made(), expected, "the record, and the lease without its name");
     assert_eq!(made(), [] as [PathBuf; 0]);
     world.call("DEL", "c2", &network).success();

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::kills::strace;
 use crate::world::{World, start, wait};
@@ -13,26 +14,35 @@ use crate::world::{World, start, wait};
 const CALLS: &str =
     "?open,openat,?mkdir,mkdirat,?symlink,symlinkat,?mknod,mknodat,memfd_create,?creat";
 
-/// Runs a call, which must succeed, and names the inodes that it has made in the world's folders.
+/// Runs a call, which must succeed, and names the inodes that it has made in the world's folders
+/// and in others.
 pub fn made_by_call(
     world: &World,
+    others: &[&Path],
     program: &Path,
     verb: &str,
     container: &str,
     network: &Value,
 ) -> Vec<PathBuf> {
     let root = world.path("");
+    let roots: Vec<&Path> = others.iter().copied().chain([&*root]).collect();
     let mut before = BTreeSet::new();
-    list(&root, &mut before);
-    let log = world.path("inodes.log");
+    roots.iter().for_each(|root| list(root, &mut before));
+    // A file for each process: lines of two would interrupt each other.
+    let logs = TempDir::new().unwrap();
     let mut command = world.command_of(&strace(), verb, container);
-    command.args(["-f", "-qq", "-s", "4096", "-e", &format!("trace={CALLS}"), "-o"]).arg(&log);
-    command.arg(program);
+    command.args(["-ff", "-ttt", "-qq", "-s", "4096", "-e", &format!("trace={CALLS}"), "-o"]);
+    command.arg(logs.path().join("log")).arg(program);
     wait(start(command, network)).success();
-    let text = fs::read_to_string(&log).unwrap();
-    fs::remove_file(log).unwrap();
-    let made = text.lines().filter_map(|line| made_in_line(line, &before));
-    made.filter_map(|path| path.strip_prefix(&root).map(Path::to_owned).ok()).collect()
+    let mut lines: Vec<String> = Vec::new();
+    for log in fs::read_dir(logs.path()).unwrap() {
+        let text = fs::read_to_string(log.unwrap().path()).unwrap();
+        lines.extend(text.lines().map(str::to_owned));
+    }
+    // By time.
+    lines.sort();
+    let made = lines.iter().filter_map(|line| made_in_line(line, &before));
+    made.filter(|path| roots.iter().any(|root| path.starts_with(root))).collect()
 }
 
 fn list(folder: &Path, found: &mut BTreeSet<PathBuf>) {

@@ -295,13 +295,15 @@ fn an_add_makes_one_inode_and_a_repeated_one_none() {
         place.add(Program::Allocator, "a");
         let made = || {
             let network = place.network(Program::Allocator);
-            made_by_call(&place.world, &place.file(Program::Allocator), "ADD", C1, &network)
+            let program = place.file(Program::Allocator);
+            made_by_call(&place.world, &[in_memory.path()], &program, "ADD", C1, &network)
         };
         // The lease, without a name at first.
-        assert_eq!(made(), [PathBuf::from("data/net")]);
+        let lease = place.folder();
+        assert_eq!(made(), [&*lease]);
         assert_eq!(made(), [] as [PathBuf; 0]);
         place.del(Program::Allocator, C1);
-        assert_eq!(made(), [PathBuf::from("data/net")]);
+        assert_eq!(made(), [&*lease]);
         place.del(Program::Allocator, C1);
     }
 }
