@@ -53,7 +53,7 @@ struct Stamp {
     clock: i64,
     /// The boot in which the stamp was written. A loss of power may keep the stamp and lose a slot.
     boot: String,
-    /// The number of slots, on which the place of every entry depends.
+    /// The number of slots. With another number, searches look elsewhere.
     slots: u64,
     odd: Vec<String>,
 }
