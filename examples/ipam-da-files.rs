@@ -144,7 +144,7 @@ impl Files {
     fn entry(&self, file: LeaseFile) -> Entry {
         let since = fs::metadata(self.path(file.address())).and_then(|it| it.modified()).ok();
         let (container, ifname) = (file.container.clone(), Some(file.ifname.clone()));
-        let holder = Some(Holder { node: None, container, ifname, network: None });
+        let holder = Some(Holder { container, ifname, ..Holder::default() });
         Entry { lease: file.lease(), holder, since, fault: None }
     }
 

@@ -238,7 +238,7 @@ impl Slot {
                 node: Some(self.owner.scope.node.clone()),
                 container: self.owner.container.to_string(),
                 ifname: Some(self.owner.ifname.to_string()),
-                network: None,
+                ..Holder::default()
             }),
             since: Some(self.since),
             fault: None,

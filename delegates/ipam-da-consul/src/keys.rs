@@ -100,7 +100,8 @@ impl ConsulKeys {
 
     /// Returns the key of the owner that holds an entry, if the entry has all of the owner's names.
     pub(crate) fn owner_of(&self, holder: &Holder) -> Option<String> {
-        let Holder { node: Some(node), container, ifname: Some(ifname), network } = holder else {
+        let Holder { node: Some(node), container, ifname: Some(ifname), network, .. } = holder
+        else {
             return None;
         };
         let here = self.network.as_str();

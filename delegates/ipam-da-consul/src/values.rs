@@ -122,6 +122,7 @@ impl AddressPair {
                     container: value.target.clone(),
                     ifname: value.ifname.clone(),
                     network: value.network.clone().filter(|name| name != keys.network().as_str()),
+                    ..Holder::default()
                 }),
                 since: value.time.map(time),
                 fault: None,

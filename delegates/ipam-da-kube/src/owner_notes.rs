@@ -121,7 +121,8 @@ impl OwnerNotes {
     /// Notes a lease before it is released, as the note of a claim does: a call that is killed may
     /// leave an entry without a reservation, which does not show the node.
     pub(crate) fn remember_release(&self, holder: &Holder, lease: &Lease) {
-        let Holder { node: Some(node), container, ifname: Some(ifname), network: None } = holder
+        let Holder { node: Some(node), container, ifname: Some(ifname), network: None, .. } =
+            holder
         else {
             return;
         };

@@ -246,14 +246,15 @@ impl LeaseSession {
             true => allocation.mark.clone(),
             false => noted.and_then(|noted| noted.mark.as_ref()?.text.clone()),
         };
+        let pod = allocation.podref.clone().filter(|podref| !podref.is_empty());
         let holder = allocation.id.clone().map(|container| match (&stamp, noted) {
-            (Some(stamp), _) => stamp.holder(self.network.as_str()),
+            (Some(stamp), _) => Holder { pod, ..stamp.holder(self.network.as_str()) },
             (None, Some(noted)) => {
                 let (node, ifname) = (Some(noted.node.clone()), Some(noted.ifname.clone()));
-                Holder { node, container, ifname, network: None }
+                Holder { node, container, ifname, pod, ..Holder::default() }
             }
             (None, None) => {
-                Holder { node: None, container, ifname: allocation.ifname.clone(), network: None }
+                Holder { container, ifname: allocation.ifname.clone(), pod, ..Holder::default() }
             }
         });
         let confirmed = stamp.as_ref().map(|stamp| stamp.confirmed);

@@ -114,6 +114,7 @@ impl OwnerStamp {
             container: self.container.clone(),
             ifname: Some(self.ifname.clone()),
             network: (self.network != network).then(|| self.network.clone()),
+            ..Holder::default()
         }
     }
 

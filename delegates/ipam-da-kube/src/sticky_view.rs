@@ -207,7 +207,7 @@ impl LeaseSession {
         };
         let shown = mark.lease(spec.range, spec.address);
         let shown = Lease { sticky: Some(spec.name.clone()), ..shown };
-        let Some(StickyHolder { node, network, container, ifname, since, .. }) = &spec.holder
+        let Some(StickyHolder { node, network, container, ifname, pod, since, .. }) = &spec.holder
         else {
             let until = spec.kept_until.map_or_else(String::new, |until| format!(" until {until}"));
             let fault = Some(Fault::Kept(format!("the sticky name {}{until}", spec.name)));
@@ -218,6 +218,7 @@ impl LeaseSession {
             container: container.clone(),
             ifname: Some(ifname.clone()),
             network: (network != self.network.as_str()).then(|| network.clone()),
+            pod: (!pod.is_empty()).then(|| pod.clone()),
         };
         Entry { lease: shown, holder: Some(holder), since: Some(since.time()), fault: None }
     }

@@ -170,10 +170,9 @@ impl LeaseFile {
     pub(crate) fn entry(&self) -> Entry {
         let holder = match &self.content {
             LeaseContent::Holder { container, ifname } => Some(Holder {
-                node: None,
                 container: container.clone(),
                 ifname: ifname.clone(),
-                network: None,
+                ..Holder::default()
             }),
             _ => None,
         };

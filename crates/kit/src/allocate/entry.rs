@@ -17,7 +17,7 @@ pub struct Entry {
 }
 
 /// An owner as the store records it. Other systems may have recorded less of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
     /// The node; `None` where the store does not say.
     pub node: Option<String>,
@@ -27,6 +27,8 @@ pub struct Holder {
     pub ifname: Option<String>,
     /// The network, where it is another one: a store may have pools that networks share.
     pub network: Option<String>,
+    /// The pod, as NAMESPACE/NAME; `None` where the store does not say.
+    pub pod: Option<String>,
 }
 
 /// Why an entry has no owner, or is not what it should be. Its address counts as taken.
@@ -59,6 +61,9 @@ impl fmt::Display for Holder {
         match &self.ifname {
             Some(ifname) => write!(f, "{}/{ifname}", self.container)?,
             None => f.write_str(&self.container)?,
+        }
+        if let Some(pod) = &self.pod {
+            write!(f, " of pod {pod}")?;
         }
         if let Some(network) = &self.network {
             write!(f, " on network {network}")?;

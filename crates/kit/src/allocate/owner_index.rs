@@ -97,7 +97,7 @@ impl OwnerIndex {
             node: Some(self.node.clone()),
             container: self.container.clone(),
             ifname: Some(self.ifname.clone()),
-            network: None,
+            ..Holder::default()
         }
     }
 }

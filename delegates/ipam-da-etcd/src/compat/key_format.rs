@@ -90,12 +90,8 @@ impl KeyFormat for TextAddresses {
 
     fn entry(&self, address: IpAddr, found: &KeyValue) -> Entry {
         let container = self.container(found);
-        let holder = container.map(|container| Holder {
-            node: None,
-            container: container.to_owned(),
-            ifname: None,
-            network: None,
-        });
+        let holder = container
+            .map(|container| Holder { container: container.to_owned(), ..Holder::default() });
         let holder = holder.ok_or("expected a container id");
         bare_entry(address, found, holder)
     }

@@ -97,7 +97,7 @@ fn scan_hint_files(
                 node: Some(node.to_owned()),
                 container,
                 ifname: Some(file.ifname.clone()),
-                network: None,
+                ..Holder::default()
             });
             if each(entry).is_break() {
                 return Ok(());

@@ -125,7 +125,7 @@ impl KeyFormat for FixedWidth {
                         node: Some(document.node.into_owned()),
                         container: document.container.into_owned(),
                         ifname: Some(document.ifname.into_owned()),
-                        network: None,
+                        ..Holder::default()
                     }),
                     since: Some(time(document.confirmed)),
                     fault: None,

@@ -84,7 +84,7 @@ fn an_address_that_is_held_on_another_node_is_not_the_owners() {
             node: node.map(str::to_owned),
             container: container.to_owned(),
             ifname: ifname.map(str::to_owned),
-            network: None,
+            ..Holder::default()
         };
         let lease = change.claim[0].lease(address, json!(1));
         let entry = Entry { lease, holder: Some(holder), since: None, fault: None };

@@ -76,7 +76,7 @@ pub(super) fn entry_of_line(
 
 /// Returns the entry of a line that no key of ours lists.
 fn bare_entry(subnet: IpNet, line: &PoolLine) -> Entry {
-    let holder = Holder { node: None, container: line.id.clone(), ifname: None, network: None };
+    let holder = Holder { container: line.id.clone(), ..Holder::default() };
     let nameless = line.id.is_empty();
     let fault = || Fault::Unreadable(format!("the line of {} in {subnet} has no id", line.address));
     Entry {
