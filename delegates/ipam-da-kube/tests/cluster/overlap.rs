@@ -2,10 +2,11 @@
 
 use ipam_testkit::node::{at_once, subnets};
 use ipam_testkit::old::whereabouts::{Whereabouts, reconcile};
-use ipam_testkit::whereabouts::Release;
+use ipam_testkit::whereabouts::{POOLS, Release};
 use serde_json::{Value, json};
 
 use crate::common::node::{Node, POOL, SUBNET, Sandbox, change_note};
+use crate::common::relay::Fate;
 use crate::common::{Desk, v094};
 
 /// A node with a pool of this subnet, from 10.1.2.5 on.
@@ -160,6 +161,29 @@ fn an_address_that_two_pools_name_is_never_taken_over() {
     let part = "10.1.2.77 is held in the pool blue-10.1.0.0-16, which overlaps";
     assert!(code == 102 && text.contains(part), "{code}: {text}");
     assert_eq!(desk.held(), all);
+}
+
+#[test]
+fn a_takeover_amid_a_claim_in_another_pool_leaves_the_address_with_its_holder() {
+    let desk = Desk::new(&v094());
+    let wide = "blue-10.1.0.0-16";
+    desk.objects().create_pool("blue", "10.1.0.0/16", &json!({}));
+    let relay = desk.relayed();
+    let requesting = || node(&desk, SUBNET).with_in_pools("requested-ip", "10.1.2.77");
+    let held = requesting().add("c1");
+    let (client, path) = (desk.client.clone(), desk.objects().path(POOLS, wide));
+    relay.decide(move |ask| {
+        if ask.method == "PATCH" && ask.target.contains(wide) {
+            // The number of 10.1.2.77.
+            let late = json!({"589": {"id": "late", "podref": "ns/late", "ifname": "eth0"}});
+            client.patch(&path, &json!({"spec": {"allocations": late}}));
+        }
+        Fate::Pass
+    });
+    let (code, text) = requesting().named("node-2").taking_over(true).call("ADD", "c2").failure();
+    assert_eq!(code, 102, "{text}");
+    relay.pass();
+    requesting().check("c1", &held).success();
 }
 
 #[test]

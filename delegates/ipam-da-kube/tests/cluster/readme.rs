@@ -144,7 +144,10 @@ fn the_example_works_with_the_rights_of_the_page_and_uses_each() {
     let mut asking = network.clone();
     asking["args"] = json!({"cni": {"ips": ["10.225.0.2"]}});
     let (code, text) = site.call("ADD", "c0ffee", "db-0", &asking).failure();
-    assert!(code == 102 && text.contains("held by 3f9c1e/eth0 of pod shop/web-0 of node "), "{code}: {text}");
+    assert!(
+        code == 102 && text.contains("held by 3f9c1e/eth0 of pod shop/web-0 of node "),
+        "{code}: {text}"
+    );
     newest["cni.dev/valid-attachments"] = json!([]);
     site.call("GC", "", "", &newest).success();
     let alone = with(&without(&network, &["delegates"]), "type", "ipam-da-kube");
