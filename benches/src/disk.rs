@@ -30,6 +30,8 @@ impl Ext4 {
             println!("no ext4: mkfs.ext4 and mount -o loop need root");
             return None;
         }
+        // Ctrl-C leaves it mounted.
+        println!("an ext4 is mounted at {}", this.mounted().display());
         fs::create_dir(this.path()).unwrap();
         Some(this)
     }
@@ -40,7 +42,7 @@ impl Ext4 {
     }
 
     /// Makes and removes so many files, as batch jobs do. Without a journal, ext4 then skips each of
-    /// their inodes for half a minute, whenever it looks for a free one.
+    /// their inodes for one to six minutes, whenever it looks for a free one.
     pub fn churn(&self, files: usize) {
         let folder = self.path().join("jobs");
         fs::create_dir_all(&folder).unwrap();
@@ -58,6 +60,9 @@ impl Ext4 {
 
 impl Drop for Ext4 {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg::<&Path>(&self.mounted()).output();
+        let done = Command::new("umount").arg::<&Path>(&self.mounted()).status();
+        if !done.is_ok_and(|status| status.success()) {
+            println!("umount {} failed: do it by hand", self.mounted().display());
+        }
     }
 }

@@ -108,6 +108,7 @@ impl System {
         for _ in 0..count("BENCH_BATCHES", 9) {
             for name in self.crowd {
                 let Some(caller) = site.callers().get(*name) else { continue };
+                site.before_batch(name);
                 let now = throughput(caller, each);
                 for (verb, rate) in VERBS.iter().zip(now) {
                     rates.entry(format!("{name} {verb}")).or_default().push(rate);
@@ -126,17 +127,17 @@ fn round(round: usize, bare: &Caller, sites: &[Box<dyn Site>], series: &mut [(us
     for (processes, name) in (1..).zip(BARE) {
         let time = (0..processes).map(|_| bare.call("", "")).sum();
         for (_, series) in series.iter_mut() {
-            Turn { container, series }.push(name, time);
+            Turn { round, container, series }.push(name, time);
         }
     }
     // Each number of leases has its turn as the first.
     let count = sites.len();
     let order = (0..count).map(|i| (round + i) % count);
     for i in order.clone() {
-        sites[i].round(&mut Turn { container, series: &mut series[i].1 });
+        sites[i].round(&mut Turn { round, container, series: &mut series[i].1 });
     }
     for i in order {
-        sites[i].last(&mut Turn { container, series: &mut series[i].1 });
+        sites[i].last(&mut Turn { round, container, series: &mut series[i].1 });
     }
 }
 

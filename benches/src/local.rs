@@ -98,14 +98,24 @@ struct Folders {
 
 /// Folders on an ext4, whose callers have its name before their own.
 struct Disk {
-    name: &'static str,
+    kind: &'static DiskKind,
     ext4: Ext4,
-    /// How many files are made and removed before each round.
-    churn: usize,
 }
 
-/// How many files are made and removed on the busy disk, before all rounds and before each.
-const CHURN: [usize; 2] = [5000, 300];
+/// What is measured on a disk of its own.
+struct DiskKind {
+    name: &'static str,
+    has_journal: bool,
+    /// How many files are made and removed before all rounds.
+    before: usize,
+    /// How many before each round, and before each batch of calls at a time.
+    each: usize,
+}
+
+const DISKS: [DiskKind; 2] = [
+    DiskKind { name: "fresh ext4", has_journal: true, before: 0, each: 0 },
+    DiskKind { name: "busy ext4", has_journal: false, before: 5000, each: 300 },
+];
 
 fn start(stage: &Stage<'_>, held: &[usize]) -> Sites {
     let plugins = stage.plugins("bin", &PROGRAMS).link("host-local", host_local());
@@ -117,14 +127,14 @@ fn start(stage: &Stage<'_>, held: &[usize]) -> Sites {
         Folders::new(root, &taken, &plugins, &preset)
     };
     let mut sites: Vec<_> = held.iter().map(site).collect();
-    for (name, churn) in [("fresh ext4", [0, 0]), ("busy ext4", CHURN)] {
-        let Some(ext4) = Ext4::mount(churn == [0, 0]) else { continue };
-        ext4.churn(churn[0]);
+    for kind in &DISKS {
+        let Some(ext4) = Ext4::mount(kind.has_journal) else { continue };
+        ext4.churn(kind.before);
         let folders = Folders::new(ext4.path().join("0"), &[], &plugins, &preset);
-        let named =
-            folders.callers.into_iter().map(|(caller, it)| (format!("{name} {caller}"), it));
+        let disk = Disk { kind, ext4 };
+        let named = folders.callers.into_iter().map(|(caller, it)| (disk.caller(&caller), it));
         sites[0].callers.extend(named);
-        sites[0].disks.push(Disk { name, ext4, churn: churn[1] });
+        sites[0].disks.push(disk);
     }
     sites.into_iter().map(|site| Box::new(site) as Box<dyn Site>).collect()
 }
@@ -135,20 +145,26 @@ impl Site for Folders {
     }
 
     fn round(&self, turn: &mut Turn<'_>) {
-        for name in ["chain", "preset", "allocator"] {
-            turn.pair(&self.callers, name);
-        }
-        for Disk { name, ext4, churn } in &self.disks {
-            ext4.churn(*churn);
-            for caller in ["chain", "allocator", "host-local"] {
-                turn.pair(&self.callers, &format!("{name} {caller}"));
-            }
+        let all = ["chain", "preset", "allocator", "host-local"];
+        turn.pairs(&self.callers, if self.held == 0 { &all } else { &all[..3] });
+        for disk in &self.disks {
+            disk.ext4.churn(disk.kind.each);
+            let callers = ["chain", "allocator", "host-local"].map(|caller| disk.caller(caller));
+            turn.pairs(&self.callers, &callers);
         }
     }
 
     /// Reading so many files leaves the others cold caches.
     fn last(&self, turn: &mut Turn<'_>) {
-        turn.pair(&self.callers, "host-local");
+        if self.held > 0 {
+            turn.pair(&self.callers, "host-local");
+        }
+    }
+
+    fn before_batch(&self, caller: &str) {
+        for disk in self.disks.iter().filter(|disk| caller.starts_with(disk.kind.name)) {
+            disk.ext4.churn(disk.kind.each);
+        }
     }
 
     /// The calls that have to list or read the folder.
@@ -180,6 +196,13 @@ impl Site for Folders {
         let memory = self.callers["allocator"].peak_memory("ADD");
         println!("peak memory of ipam-da-local at the first look at {held}: {memory} KiB");
         Vec::new()
+    }
+}
+
+impl Disk {
+    /// The name of a caller on this disk.
+    fn caller(&self, name: &str) -> String {
+        format!("{} {name}", self.kind.name)
     }
 }
 

@@ -12,9 +12,9 @@ const FRAME: [f64; 4] = [64.0, 64.0, 560.0, 360.0];
 const LEAST: f64 = 0.1;
 /// Decades of leases, right of the place of none.
 const LEASES: [f64; 2] = [500.0, 50_000.0];
-/// Where none held stands: a logarithm has no zero.
+/// Where the leftmost point is, with no lease held: a logarithm has no zero.
 const NONE: f64 = 142.0;
-/// Where none held on a busy disk stands.
+/// Where the same on a busy disk is.
 const ON_DISK: f64 = 62.0;
 
 const STYLE: &str = "\

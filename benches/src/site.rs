@@ -26,6 +26,9 @@ pub trait Site {
     /// As [`Site::round`], of callers that leave cold caches to the others; after all other sites.
     fn last(&self, _turn: &mut Turn<'_>) {}
 
+    /// What is done before a caller is run many times at once.
+    fn before_batch(&self, _caller: &str) {}
+
     /// Measures what has no rounds, where the most leases are held: prints it, or gives rows for
     /// the table of targets.
     fn more(&self, _stage: &Stage<'_>) -> Vec<Row> {
@@ -42,6 +45,7 @@ pub struct Stage<'a> {
 
 /// One round at one site.
 pub struct Turn<'a> {
+    pub round: usize,
     pub container: &'a str,
     pub series: &'a mut Series,
 }
@@ -59,6 +63,14 @@ pub struct Results<'a> {
 impl Turn<'_> {
     pub fn push(&mut self, name: &str, time: Duration) {
         self.series.entry(name.to_owned()).or_default().push(time.as_secs_f64() * 1000.0);
+    }
+
+    /// One ADD and one DEL of each caller. Each is the first in its round.
+    pub fn pairs(&mut self, callers: &Callers, names: &[impl AsRef<str>]) {
+        let count = names.len();
+        for i in 0..count {
+            self.pair(callers, names[(self.round + i) % count].as_ref());
+        }
     }
 
     /// One ADD and one DEL of a caller.

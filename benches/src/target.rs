@@ -53,7 +53,7 @@ impl Target {
             Self::RateRatio { of, to, least } => {
                 let row = |(held, rates): &(usize, Series)| {
                     let what = format!("{AT_A_TIME} at a time, {of} a second ≥ {least} × {to}");
-                    let found = rates.get(of)?.ratios(rates.get(to)?).median();
+                    let found = rates.get(of)?.ratio(rates.get(to)?);
                     Some(Row::new(what + &held_of(*held), times(found), found >= least))
                 };
                 rates.iter().filter_map(row).collect()

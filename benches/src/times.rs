@@ -31,14 +31,11 @@ impl Times {
         self.at(0.5)
     }
 
-    /// The median ÷ that of others.
+    /// The median of each ÷ the one of the others that was taken in the same turn: other load of
+    /// the machine changes it less than the medians themselves.
     pub fn ratio(&self, others: &Self) -> f64 {
-        self.median() / others.median()
-    }
-
-    /// The ratios of each to the one of the others that was taken in the same turn.
-    pub fn ratios(&self, others: &Self) -> Self {
-        self.0.iter().zip(&others.0).map(|(one, other)| one / other).collect()
+        let ratios: Self = self.0.iter().zip(&others.0).map(|(one, other)| one / other).collect();
+        ratios.median()
     }
 }
 
