@@ -513,6 +513,21 @@ fn what_reap_releases_was_taken_from_the_begin_of_the_first_add_to_the_end_of_th
 }
 
 #[test]
+fn of_two_records_of_an_attachment_each_has_its_own_outcome() {
+    let world = world();
+    add(&world, "c1", "/proc/0/ns/net");
+    let record = world.record("c1");
+    let copy = fs::read(&record).unwrap();
+    world.put_record_in_folder("c1");
+    fs::write(&record, copy).unwrap();
+    for left in [true, false] {
+        let told = reap(&world, &["--yes"]).success();
+        assert_eq!(fate(&told, "c1").0, "released");
+        assert_eq!(record.exists(), left);
+    }
+}
+
+#[test]
 fn what_was_forgotten_without_a_record_waits_for_its_del() {
     let world = world();
     world.typed(&["forget", "net", "c1", "eth0", "--yes"]).ended_well();

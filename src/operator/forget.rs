@@ -55,7 +55,10 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         // A record of another interface says that this one was not added.
         let place = RecordPlace::of(&state, &network, &attachment);
         let is_its = |other: &Attachment| other.container == container;
-        if !place.folder().exists() && !attachments(&folder)?.iter().any(is_its) {
+        let aside = set_aside(&folder)?;
+        if !aside.iter().any(|aside| is_its(&aside.attachment))
+            && !attachments(&folder)?.iter().any(is_its)
+        {
             if yes {
                 record_forgotten(&place)?;
             }

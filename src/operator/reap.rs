@@ -229,10 +229,11 @@ impl Reaper<'_> {
             return Ok((KEPT, Some(why)));
         }
         let target = NetworkAttachment { network: &session.request.network, attachment };
-        let place = RecordPlace::of(&self.state, network, attachment);
+        // After a downgrade there may be a second record, which is another entry's.
+        let path = opened.file.path().to_owned();
         Ok(match round.release(&session, target, *opened)? {
             Tried::No(why) => (LEFT, Some(why)),
-            Tried::Released if place.path().exists() => (TO_BE_REPEATED, None),
+            Tried::Released if path.exists() => (TO_BE_REPEATED, None),
             Tried::Released => (RELEASED, None),
         })
     }

@@ -44,8 +44,8 @@ pub fn changing_calls(log: &str) -> BTreeSet<(String, usize)> {
     found
 }
 
-/// A DEL of an attachment that the configuration is of no help to: it has neither delegates nor
-/// settings of theirs.
+/// A DEL of an attachment by its record alone: the configuration has neither delegates nor settings
+/// of theirs.
 ///
 /// # Errors
 /// It fails though the record names a delegate that may hold something.

@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 
 use super::lines::{ParseError, parse, write};
 use super::opening::{
-    APPEND, OpenError, inherited, is_absent, is_no_record, make_file, open_file, unreadable,
+    APPEND, OpenError, inherited, is_absent, is_something_else, make_file, open_file, unreadable,
 };
 use super::place::RecordPlace;
 use super::{Event, Record, now};
@@ -120,7 +120,7 @@ impl RecordFile {
                 Err(error) if is_absent(&error) && place.is_own(path) => {
                     return Ok(Presence::Absent);
                 }
-                Err(error) if is_no_record(&error) => {
+                Err(error) if is_something_else(&error) => {
                     return Ok(Presence::Unreadable(unreadable(path, error)));
                 }
                 Err(error) => return Err(OpenError::Opening(error)),
@@ -151,7 +151,7 @@ impl RecordFile {
         let mut file = match open_file(path, false) {
             Ok(file) => file,
             Err(error) if is_absent(&error) && place.is_own(path) => return Ok(Presence::Absent),
-            Err(error) if is_no_record(&error) => {
+            Err(error) if is_something_else(&error) => {
                 return Ok(Presence::Unreadable(unreadable(path, error)));
             }
             Err(error) => return Err(OpenError::Reading(error).at(path)),
@@ -162,7 +162,7 @@ impl RecordFile {
         }
         let mut bytes = Vec::new();
         match file.read_to_end(&mut bytes) {
-            Err(error) if is_no_record(&error) => {
+            Err(error) if is_something_else(&error) => {
                 return Ok(Presence::Unreadable(unreadable(path, error)));
             }
             Err(error) => return Err(OpenError::Reading(error).at(path)),
@@ -238,6 +238,11 @@ impl RecordFile {
             }
         }
         Opened { file: self, record }
+    }
+
+    /// Where the record is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Appends an event in one write.

@@ -47,7 +47,7 @@ pub(super) fn is_absent(error: &io::Error) -> bool {
 
 /// Whether something else has the name of a record: a link, a folder or a FIFO. `open_own` reports
 /// these without an error number.
-pub(super) fn is_no_record(error: &io::Error) -> bool {
+pub(super) fn is_something_else(error: &io::Error) -> bool {
     error.kind() == ErrorKind::IsADirectory || error.raw_os_error().is_none()
 }
 

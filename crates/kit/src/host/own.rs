@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_stands_keeps_its_mode_and_a_file_is_no_folder() {
+    fn an_existing_folder_keeps_its_mode_and_a_file_is_refused() {
         let temp = TempDir::new().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
         fs::set_permissions(temp.path(), Permissions::from_mode(0o750)).unwrap();
