@@ -194,6 +194,14 @@ fn gc_and_release_remove_lines_of_their_owners_alone() {
     assert_eq!(etcd.keys(OWNERS), [""; 0]);
 }
 
+/// How many changes have gone through the log of the server.
+fn proposals(etcd: &Etcd) -> u64 {
+    let metrics = etcd.metrics().unwrap();
+    let count = "etcd_server_proposals_committed_total ";
+    let line = metrics.lines().find_map(|line| line.strip_prefix(count)).unwrap();
+    line.parse::<f64>().unwrap() as u64
+}
+
 #[test]
 fn while_the_mutex_is_held_nothing_is_written_and_its_end_lets_calls_go_on() {
     let etcd = Etcd::start();
@@ -204,6 +212,7 @@ fn while_the_mutex_is_held_nothing_is_written_and_its_end_lets_calls_go_on() {
     let lease = requests.grant(600).unwrap();
     assert!(requests.create(&mutex, "", lease).unwrap());
     let value = etcd.get(POOL).unwrap();
+    let written = proposals(&etcd);
     for (verb, container, known) in [("ADD", "late", &json!({})), ("DEL", "held", &given(&held))] {
         let (mut command, network) = on(&node).command(verb, container, known);
         command.env("IPAM_DELEGATED_DEADLINE_MS", "1500");
@@ -212,6 +221,8 @@ fn while_the_mutex_is_held_nothing_is_written_and_its_end_lets_calls_go_on() {
         assert!(text.contains(&format!("{POOL}/")), "{text}");
     }
     assert_eq!(etcd.get(POOL).unwrap(), value);
+    // For each of the calls: the change, an etcd lease, a place in the queue, and their end.
+    assert!(proposals(&etcd) - written <= 8, "waiting writes nothing");
     // The release of a mutex that others wait for.
     std::thread::scope(|scope| {
         scope.spawn(|| node.add("c2"));

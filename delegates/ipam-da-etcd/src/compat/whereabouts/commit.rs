@@ -37,7 +37,8 @@ struct Planned {
     chosen: Vec<IpAddr>,
 }
 
-/// Makes a change; repeats it while whereabouts has the mutex of a pool.
+/// Makes a change. If whereabouts has the mutex of a pool, it waits for the end of that, and the
+/// change is lost: the value is another one by then.
 pub(super) fn commit(
     ledger: &mut WhereaboutsLedger,
     owner: &Owner,
@@ -53,20 +54,19 @@ pub(super) fn commit(
         Err(lost) => return report_lost(ledger, token, change, lost),
     };
     let subnets = subnets_of(change, &planned.chosen);
-    loop {
-        let txn = change_txn(ledger, owner, token, change, &planned, &holders, &subnets);
-        let txn = txn.transaction(&ledger.locks);
-        let Some(answer) = ledger.session.client.write(&txn)? else { return Ok(Commit::Unknown) };
-        if answer.response.succeeded() {
-            return finish(ledger, owner, token, change, &planned, &answer);
-        }
-        ledger.session.check_answer(&answer)?;
-        let found = flatten(answer.response.op_responses());
-        let WhereaboutsLedger { session, keys, locks, .. } = ledger;
-        if !locks.wait(&mut session.client, keys, &subnets, &found)? {
-            return lost_by_stale_view(ledger, owner, token, change, &subnets, found);
-        }
+    let txn = change_txn(ledger, owner, token, change, &planned, &holders, &subnets);
+    let txn = txn.transaction(&ledger.locks);
+    let Some(answer) = ledger.session.client.write(&txn)? else { return Ok(Commit::Unknown) };
+    if answer.response.succeeded() {
+        return finish(ledger, owner, token, change, &planned, &answer);
     }
+    ledger.session.check_answer(&answer)?;
+    let found = flatten(answer.response.op_responses());
+    let WhereaboutsLedger { session, keys, locks, .. } = ledger;
+    if locks.wait(&mut session.client, keys, &subnets, &found)? {
+        return Ok(Commit::Lost { taken: Vec::new(), view: None });
+    }
+    lost_by_stale_view(ledger, owner, token, change, &subnets, found)
 }
 
 /// Tells whether each lease of a change has the revision that the view saw: no key of an address

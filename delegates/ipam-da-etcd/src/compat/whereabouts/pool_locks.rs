@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-use etcd_client::{Compare, KeyValue, TxnOp};
+use etcd_client::{Compare, KeyValue, Txn, TxnOp};
 use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 
@@ -11,6 +11,7 @@ use super::pools::ValueKeys;
 use crate::client::EtcdClient;
 use crate::compat::lock_queue::LockQueue;
 use crate::compat::plugin_lock::LockTicket;
+use crate::page::flatten;
 
 /// The longest pause after a lost race.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
@@ -46,12 +47,32 @@ impl PoolQueue {
         self.queue.ticket().filter(|_| self.awaited == Some(subnet))
     }
 
-    /// Tells whether a change was refused because of a mutex, so that the caller tries again.
-    /// Before, this waits.
+    /// Tells whether a change was refused because of a mutex, by what its transaction found. If so,
+    /// this waits until the mutexes are free: what was read before is out of date.
     ///
     /// # Errors
-    /// The deadline is exceeded.
+    /// The deadline is exceeded, or the store does not answer.
     pub(super) fn wait(
+        &mut self,
+        client: &mut EtcdClient,
+        keys: &ValueKeys,
+        subnets: &[IpNet],
+        found: &[KeyValue],
+    ) -> Result<bool> {
+        if !self.pause_if_held(client, keys, subnets, found)? {
+            return Ok(false);
+        }
+        loop {
+            // The change itself would go through etcd's log each time, with whole values.
+            let answer = client.read(&Txn::new().and_then(self.reads(keys, subnets)))?;
+            let found = flatten(answer.response.op_responses());
+            if !self.pause_if_held(client, keys, subnets, &found)? {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn pause_if_held(
         &mut self,
         client: &mut EtcdClient,
         keys: &ValueKeys,
