@@ -9,13 +9,13 @@ use ipnet::IpNet;
 
 /// The leases of a pool: lines `ADDRESS ID`, joined by line feeds, in any order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PoolValue(Vec<PoolLine>);
+pub(crate) struct PoolValue(String);
 
 /// A lease of a pool. The id names a container, which may hold several.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PoolLine {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PoolLine<'a> {
     pub(crate) address: IpAddr,
-    pub(crate) id: String,
+    pub(crate) id: &'a str,
 }
 
 /// The value of a pool at a revision.
@@ -32,7 +32,7 @@ pub(crate) type SeenPools = BTreeMap<IpNet, SeenPool>;
 /// The values of pools as they are written, by the subnets.
 pub(crate) type PoolTexts = BTreeMap<IpNet, String>;
 
-/// A line that is not a lease. whereabouts takes such a pool for empty, and overwrites it.
+/// A line that is not a lease. whereabouts takes a pool with a line without a space for empty.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MalformedLine {
     /// Counted from one.
@@ -51,68 +51,69 @@ pub(crate) fn changed_values(seen: &SeenPools, next: &SeenPools) -> PoolTexts {
     let changed = next
         .iter()
         .filter(|(subnet, pool)| seen.get(*subnet).is_none_or(|before| before.value != pool.value));
-    changed.map(|(subnet, pool)| (*subnet, pool.value.to_text())).collect()
+    changed.map(|(subnet, pool)| (*subnet, pool.value.as_str().to_owned())).collect()
 }
 
 impl PoolValue {
-    /// Reads a value. An empty one has no lease, and every other line has to be one: also the last.
+    /// Reads a value. Each line, also the last, has to be a lease, unless the value is empty.
     ///
     /// # Errors
     /// A line is malformed.
     pub(crate) fn parse(value: &[u8]) -> Result<Self, MalformedLine> {
-        if value.is_empty() {
-            return Ok(Self::default());
+        let number_at = |end: usize| 1 + value[..end].iter().filter(|byte| **byte == b'\n').count();
+        let text = std::str::from_utf8(value).map_err(|error| MalformedLine {
+            number: number_at(error.valid_up_to()),
+            reason: "is not UTF-8",
+        })?;
+        if !text.is_empty() {
+            for (line, number) in text.split('\n').zip(1..) {
+                PoolLine::parse(line).map_err(|reason| MalformedLine { number, reason })?;
+            }
         }
-        let lines = value.split(|byte| *byte == b'\n').zip(1..);
-        let parsed = lines.map(|(line, number)| {
-            PoolLine::parse(line).map_err(|reason| MalformedLine { number, reason })
-        });
-        Ok(Self(parsed.collect::<Result<_, _>>()?))
+        Ok(Self(text.to_owned()))
     }
 
     /// Returns the value as whereabouts writes it.
-    pub(crate) fn to_text(&self) -> String {
-        let mut text = String::new();
-        for (number, PoolLine { address, id }) in self.0.iter().enumerate() {
-            let between = if number == 0 { "" } else { "\n" };
-            text.push_str(&format!("{between}{address} {id}"));
-        }
-        text
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
     }
 
     /// Every lease.
-    pub(crate) fn lines(&self) -> &[PoolLine] {
-        &self.0
+    pub(crate) fn lines(&self) -> impl Iterator<Item = PoolLine<'_>> {
+        self.0.split('\n').filter_map(|line| PoolLine::parse(line).ok())
     }
 
     /// Tells whether a container holds an address.
     pub(crate) fn has(&self, address: IpAddr, id: &str) -> bool {
-        self.position(address, id).is_some()
+        self.lines().any(|line| line == PoolLine { address, id })
     }
 
     /// Returns the holder of an address.
     pub(crate) fn holder(&self, address: IpAddr) -> Option<&str> {
-        self.0.iter().find(|line| line.address == address).map(|line| &*line.id)
+        self.lines().find(|line| line.address == address).map(|line| line.id)
     }
 
     /// Adds a lease.
     pub(crate) fn add(&mut self, address: IpAddr, id: &str) {
-        self.0.push(PoolLine { address, id: id.to_owned() });
+        let between = if self.0.is_empty() { "" } else { "\n" };
+        self.0.push_str(&format!("{between}{address} {id}"));
     }
 
     /// Removes a lease as whereabouts does: the last line takes its place. Answers whether it was
     /// there.
     pub(crate) fn remove(&mut self, address: IpAddr, id: &str) -> bool {
-        let position = self.position(address, id);
-        position.map(|position| self.0.swap_remove(position)).is_some()
-    }
-
-    fn position(&self, address: IpAddr, id: &str) -> Option<usize> {
-        self.0.iter().position(|line| line.address == address && line.id == id)
+        let gone = Ok(PoolLine { address, id });
+        let mut lines: Vec<&str> = self.0.split('\n').collect();
+        let Some(position) = lines.iter().position(|line| PoolLine::parse(line) == gone) else {
+            return false;
+        };
+        lines.swap_remove(position);
+        self.0 = lines.join("\n");
+        true
     }
 }
 
-impl PoolLine {
+impl<'a> PoolLine<'a> {
     /// Returns the address with the prefix length of its pool.
     pub(crate) fn in_pool(&self, subnet: IpNet) -> IpNet {
         let address = IpNet::new(self.address, subnet.prefix_len());
@@ -120,11 +121,10 @@ impl PoolLine {
         address.unwrap_or_else(|_| self.address.into())
     }
 
-    fn parse(line: &[u8]) -> Result<Self, &'static str> {
-        let line = std::str::from_utf8(line).map_err(|_| "is not UTF-8")?;
+    fn parse(line: &'a str) -> Result<Self, &'static str> {
         let (address, id) = line.split_once(' ').ok_or("has no space between address and id")?;
         let address = parse_address(address).map_err(|_| "does not begin with an address")?;
-        Ok(Self { address, id: id.to_owned() })
+        Ok(Self { address, id })
     }
 }
 
@@ -143,13 +143,13 @@ mod tests {
     }
 
     fn told(value: &PoolValue) -> Vec<(String, String)> {
-        value.lines().iter().map(|line| (line.address.to_string(), line.id.clone())).collect()
+        value.lines().map(|line| (line.address.to_string(), line.id.to_owned())).collect()
     }
 
     #[test]
     fn whereabouts_reads_what_we_write_after_any_change() {
         let mut value = PoolValue::default();
-        assert_eq!(value.to_text(), "");
+        assert_eq!(value.as_str(), "");
         for (address, id) in [
             ("10.1.0.1", "c1"),
             ("10.1.0.2", "c1"),
@@ -159,20 +159,20 @@ mod tests {
             ("10.1.0.9", ""),
         ] {
             value.add(address.parse().unwrap(), id);
-            assert_eq!(old_parse(&value.to_text()), told(&value));
-            assert_eq!(PoolValue::parse(value.to_text().as_bytes()), Ok(value.clone()));
+            assert_eq!(old_parse(value.as_str()), told(&value));
+            assert_eq!(PoolValue::parse(value.as_str().as_bytes()), Ok(value.clone()));
         }
         assert!(value.remove("10.1.0.1".parse().unwrap(), "c1"));
         assert!(!value.remove("10.1.0.1".parse().unwrap(), "c1"));
         assert_eq!(
-            value.to_text(),
+            value.as_str(),
             "10.1.0.9 \n10.1.0.2 c1\n2001:db8::7 c2\n10.1.0.3 with a space\n10.1.0.1 c3"
         );
-        assert_eq!(old_parse(&value.to_text()), told(&value));
+        assert_eq!(old_parse(value.as_str()), told(&value));
         for PoolLine { address, id } in value.clone().lines() {
-            assert!(value.has(*address, id) && value.remove(*address, id));
+            assert!(value.has(address, id) && value.remove(address, id));
         }
-        assert_eq!(value.to_text(), "");
+        assert_eq!(value.as_str(), "");
     }
 
     #[test]

@@ -34,7 +34,6 @@ pub(crate) struct ChangeMark {
     pub(crate) random: u64,
     /// Of the values that it wrote.
     pub(crate) hash: u64,
-    pub(crate) revision: i64,
 }
 
 impl fmt::Display for ChangeMark {

@@ -69,21 +69,30 @@ impl StateFile {
         let _folder = lock_folder(self.path.parent().unwrap_or(&self.path))?;
         let mut content = self.content()?;
         change(&mut content);
-        let mut line = serde_json::to_vec(&content).map_err(io::Error::other)?;
-        line.push(b'\n');
-        self.append(&line)?;
+        self.append(&content)?;
         Ok(content)
     }
 
+    /// Replaces the content. A missing folder is made.
+    ///
+    /// # Errors
+    /// The file cannot be written, or another process has it locked for more than a second.
+    pub fn write(&self, content: &impl Serialize) -> io::Result<()> {
+        let _folder = lock_folder(self.path.parent().unwrap_or(&self.path))?;
+        self.append(content)
+    }
+
     /// Adds a line. On ext4, rewriting the file each time would cost a write to the disk.
-    fn append(&self, line: &[u8]) -> io::Result<()> {
+    fn append(&self, content: &impl Serialize) -> io::Result<()> {
+        let mut line = serde_json::to_vec(content).map_err(io::Error::other)?;
+        line.push(b'\n');
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
         let mut file = open_own(&self.path, flags, 0o600)?;
         if file.metadata()?.len() < LONGEST {
             // A line that a loss of power has torn ends here.
-            return file.write_all(&[b"\n", line].concat());
+            return file.write_all(&[b"\n", &line[..]].concat());
         }
-        replace_own(&self.path, &beside(&self.path, "#new"), 0o600, line)
+        replace_own(&self.path, &beside(&self.path, "#new"), 0o600, &line)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A commit: the changed values of pools and the owner's key, in one transaction.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
@@ -11,24 +11,27 @@ use ipam_kit::allocate::owner_commit::{OwnerGuard, done, withdrawal, withdrawn};
 use ipnet::IpNet;
 
 use super::WhereaboutsLedger;
-use super::owner_lines::{BareLines, leases_of, pools_of_index};
-use super::pool_txn::{PoolTxn, owner_unchanged, write_owner};
-use super::pools::pool_of;
+use super::found_owners::{FoundOwners, read_owners_of};
+use super::owner_lines::{BareLines, is_bare, leases_of, pools_of_index};
+use super::pool_txn::{PoolTxn, write_owner};
+use super::pools::{pool_of, pools_of};
 use super::scan::entry_of_line;
 use super::view::pool_views;
 use super::written_values::WrittenValues;
-use crate::owner_leases::{OwnerKeys, read_previous_holders};
+use crate::owner_leases::OwnerKeys;
 use crate::page::flatten;
 use crate::pool_value::{PoolTexts, SeenPools, changed_values};
 use crate::removal::take_off_lost;
 use crate::transport::EtcdAnswer;
-use crate::values::{OwnerState, revision_of};
+use crate::values::revision_of;
 use crate::view_token::{ChangeMark, EtcdViewToken};
 
 /// A change that is ready to be sent.
 struct Planned {
     /// The pools after it.
     next: SeenPools,
+    /// The owners that lose something.
+    losers: FoundOwners,
     /// The values that it writes.
     values: PoolTexts,
     /// Its mark, if it writes any.
@@ -37,28 +40,28 @@ struct Planned {
     chosen: Vec<IpAddr>,
 }
 
-/// Makes a change. If whereabouts has the mutex of a pool, it waits for the end of that, and the
-/// change is lost: the value is another one by then.
+/// Makes a change. If whereabouts has the mutex of a pool, it waits until that is free. Then the
+/// change is lost, because the value has changed.
 pub(super) fn commit(
     ledger: &mut WhereaboutsLedger,
     owner: &Owner,
     token: &EtcdViewToken,
     change: &Change<'_>,
 ) -> Result<Commit<EtcdViewToken>> {
-    let holders = read_previous_holders(&mut ledger.session, change)?;
-    if !is_of_view(&token.guard, change) || !lists_replaced(ledger, &holders, change) {
+    if !is_of_view(&token.guard, change) {
         return Ok(Commit::Lost { taken: Vec::new(), view: None });
     }
-    let planned = match plan(owner, &token.pools, change) {
+    let losers = read_losers(ledger, owner, change)?;
+    let planned = match plan(owner, &token.pools, losers, change) {
         Ok(planned) => planned,
         Err(lost) => return report_lost(ledger, token, change, lost),
     };
     let subnets = subnets_of(change, &planned.chosen);
-    let txn = change_txn(ledger, owner, token, change, &planned, &holders, &subnets);
+    let txn = change_txn(ledger, owner, token, change, &planned, &subnets);
     let txn = txn.transaction(&ledger.locks);
     let Some(answer) = ledger.session.client.write(&txn)? else { return Ok(Commit::Unknown) };
     if answer.response.succeeded() {
-        return finish(ledger, owner, token, change, &planned, &answer);
+        return finish(ledger, owner, token, change, planned, &answer);
     }
     ledger.session.check_answer(&answer)?;
     let found = flatten(answer.response.op_responses());
@@ -84,21 +87,21 @@ fn is_of_view(guard: &OwnerGuard, change: &Change<'_>) -> bool {
     })
 }
 
-/// Tells whether the owners that lose an address list it as the scan or the view showed it.
-fn lists_replaced(
-    ledger: &WhereaboutsLedger,
-    holders: &BTreeMap<String, Option<OwnerState>>,
+/// Reads the owners of which some may lose what a change takes: those of the containers that it
+/// takes addresses from, and those of its own if it drops a line that no key lists.
+fn read_losers(
+    ledger: &mut WhereaboutsLedger,
+    owner: &Owner,
     change: &Change<'_>,
-) -> bool {
-    let mut replaced = change.claim.iter().filter_map(|claim| claim.replaces.as_ref());
-    replaced.all(|entry| {
-        let key = entry.holder.as_ref().and_then(|h| ledger.session.keys.owner_of_holder(h));
-        let Some(state) = key.and_then(|key| holders.get(&key)) else { return true };
-        let leases = state.as_ref().map(OwnerState::leases).unwrap_or_default();
-        leases.iter().any(|lease| {
-            lease.address == entry.lease.address && revision_of(lease) == revision_of(&entry.lease)
-        })
-    })
+) -> Result<FoundOwners> {
+    let replaced = change.claim.iter().filter_map(|claim| claim.replaces.as_ref());
+    let mut ids: BTreeSet<&str> = replaced.map(id_of).collect();
+    if change.drop.iter().any(is_bare) {
+        ids.insert(owner.container.as_str());
+    }
+    let reads = ids.iter().map(|id| read_owners_of(&ledger.session.keys, id)).collect();
+    let (found, _) = ledger.read(reads, [])?;
+    Ok(FoundOwners::new(&ledger.session.keys, &ids, &found))
 }
 
 /// A lease that is not there any more, or a claim without a free candidate.
@@ -107,24 +110,36 @@ enum LostPlan {
     Claim(usize),
 }
 
-fn plan(owner: &Owner, seen: &SeenPools, change: &Change<'_>) -> Result<Planned, LostPlan> {
+fn plan(
+    owner: &Owner,
+    seen: &SeenPools,
+    mut losers: FoundOwners,
+    change: &Change<'_>,
+) -> Result<Planned, LostPlan> {
     let id = owner.container.as_str();
     let mut next = seen.clone();
     for lease in &change.drop {
         let pool = next.get_mut(&pool_of(lease));
-        if !pool.is_some_and(|pool| pool.value.remove(lease.address.addr(), id)) {
+        if (is_bare(lease) && !losers.give_up(id, lease))
+            || !pool.is_some_and(|pool| pool.value.remove(lease.address.addr(), id))
+        {
             return Err(LostPlan::Lease);
         }
     }
     let mut chosen = Vec::new();
     for (number, claim) in change.claim.iter().enumerate() {
+        if let Some(entry) = &claim.replaces
+            && !losers.give_up(id_of(entry), &entry.lease)
+        {
+            return Err(LostPlan::Claim(number));
+        }
         let mut candidates = claim.candidates.iter().copied();
         let won = candidates.find(|address| take(&mut next, claim, *address, id));
         chosen.push(won.ok_or(LostPlan::Claim(number))?);
     }
     let values = changed_values(seen, &next);
     let mark = (!values.is_empty()).then(|| WrittenValues::new_mark(&values));
-    Ok(Planned { next, values, mark, chosen })
+    Ok(Planned { next, losers, values, mark, chosen })
 }
 
 /// Takes an address for a container, if it is free or its holder is the one that loses it.
@@ -163,14 +178,15 @@ fn change_txn<'a>(
     token: &'a EtcdViewToken,
     change: &Change<'_>,
     planned: &'a Planned,
-    holders: &BTreeMap<String, Option<OwnerState>>,
     subnets: &'a [IpNet],
 ) -> PoolTxn<'a> {
     let session = &ledger.session;
     let own = session.keys.owner(owner);
     let index = token.guard.next(owner, change, &planned.chosen);
-    let mut guards = vec![owner_unchanged(&own, token.guard.revision.unwrap_or_default())];
-    let mut writes = vec![write_owner(&own, &index)];
+    let (mut guards, mut writes) = planned.losers.guards_and_writes();
+    let seen = token.guard.revision.unwrap_or_default();
+    guards.push(Compare::mod_revision(&*own, CompareOp::Equal, seen));
+    writes.push(write_owner(&own, &index));
     if let Some(latest) = session.latest().filter(|_| !change.claim.is_empty()) {
         let key = session.keys.latest();
         if latest > 0 {
@@ -178,19 +194,12 @@ fn change_txn<'a>(
         }
         writes.push(TxnOp::put(key, owner.scope.node.as_str(), None));
     }
-    guards.extend(token.guessed_by.iter().flat_map(|mark| ledger.written.guards(mark)));
+    guards.extend(token.guessed_by.iter().map(|mark| ledger.written.guard(mark)));
     writes.extend(planned.mark.iter().map(|mark| ledger.written.write(mark)));
-    let lost = |address| {
-        let mut replaced = change.claim.iter().filter_map(|claim| claim.replaces.as_ref());
-        replaced.any(|entry| entry.lease.address.addr() == address)
-    };
-    for (key, state) in holders {
-        guards.push(owner_unchanged(key, state.as_ref().map_or(0, |state| state.revision)));
-        writes.extend(state.iter().map(|state| write_owner(key, &state.without(lost))));
-    }
     let reads = vec![session.keys.read_owner(owner), TxnOp::get(session.keys.latest(), None)];
     let (keys, seen, values) = (&ledger.keys, &token.pools, &planned.values);
-    PoolTxn { keys, subnets, seen, values, guards, writes, reads }
+    let only_releases = change.claim.is_empty() && change.keep.is_empty();
+    PoolTxn { keys, subnets, seen, values, guards, writes, reads, only_releases }
 }
 
 /// Returns the outcome of a change that was written.
@@ -202,16 +211,16 @@ fn finish(
     owner: &Owner,
     token: &EtcdViewToken,
     change: &Change<'_>,
-    planned: &Planned,
+    planned: Planned,
     answer: &EtcdAnswer,
 ) -> Result<Commit<EtcdViewToken>> {
-    let Planned { next, values, mark, chosen } = planned;
+    let Planned { next, values, mark, chosen, .. } = planned;
     if let Err(error) = ledger.session.check_answer(answer) {
         if chosen.is_empty() {
             return Err(error);
         }
-        let change = withdrawal(change, chosen, answer.revision);
-        let done = withdraw(ledger, owner, token, &change, next, answer);
+        let change = withdrawal(change, &chosen, answer.revision);
+        let done = withdraw(ledger, owner, token, &change, &next, answer);
         return Err(withdrawn(error, &change, done));
     }
     let session = &mut ledger.session;
@@ -221,11 +230,11 @@ fn finish(
         session.memory.remember_claims(answer, session.client.answering(), given, true);
     }
     if let Some(mark) = mark {
-        ledger.written.remember(mark, answer.revision, &token.pools, values);
+        ledger.written.remember(&mark, answer.revision, &token.pools, values);
     }
     ledger.node_turn.end();
     ledger.locks.end(&mut session.client);
-    Ok(done(change, chosen, answer.revision))
+    Ok(done(change, &chosen, answer.revision))
 }
 
 /// Takes claims back. Answers whether the store has confirmed it.
@@ -243,12 +252,13 @@ fn withdraw(
             pool.revision = Some(answer.revision);
         }
     }
-    let Ok(planned) = plan(owner, &pools, change) else { return Ok(false) };
+    let losers = FoundOwners::default();
+    let Ok(planned) = plan(owner, &pools, losers, change) else { return Ok(false) };
     let owner_index = token.guard.owner_index.clone();
     let guard = OwnerGuard { revision: Some(answer.revision), owner_index };
     let token = EtcdViewToken { guard, pools, ..EtcdViewToken::default() };
     let subnets = subnets_of(change, &planned.chosen);
-    let txn = change_txn(ledger, owner, &token, change, &planned, &BTreeMap::new(), &subnets);
+    let txn = change_txn(ledger, owner, &token, change, &planned, &subnets);
     let answer = ledger.session.client.write(&txn.transaction(&ledger.locks))?;
     Ok(answer.is_some_and(|answer| answer.response.succeeded()))
 }
@@ -305,12 +315,14 @@ fn lost_by_stale_view(
     {
         return Ok(Commit::Lost { taken: Vec::new(), view: None });
     }
-    // What a guess did not prove is not known.
+    // A guess that was wrong shows nothing of the other pools.
     let mut pools = token.pools.clone();
     pools.retain(|_, _| token.guessed_by.is_none());
     pools.extend(now);
     let held = OwnerKeys::new(&session.keys, owner, found, Vec::new(), BTreeSet::new());
-    if !pools_of_index(&held)?.iter().all(|subnet| pools.contains_key(subnet)) {
+    let mut shown = pools_of_index(&held)?;
+    shown.extend(change.claim.iter().flat_map(|claim| pools_of(&claim.set)));
+    if !shown.iter().all(|subnet| pools.contains_key(subnet)) {
         return Ok(Commit::Lost { taken: Vec::new(), view: None });
     }
     let leases = [&change.keep, &change.leave, &change.drop];

@@ -8,6 +8,7 @@
 //! so a release needs the mutex to be free, too.
 
 mod commit;
+mod found_owners;
 mod owner_lines;
 mod pool_locks;
 mod pool_txn;
@@ -122,7 +123,7 @@ pub(crate) fn filled(
     for (n, address) in addresses.into_iter().enumerate() {
         value.add(address, &format!("{n:064x}"));
     }
-    (ValueKeys::new(prefix).pool(subnet.trunc()), value.to_text())
+    (ValueKeys::new(prefix).pool(subnet.trunc()), value.as_str().to_owned())
 }
 
 impl EtcdLedger for WhereaboutsLedger {

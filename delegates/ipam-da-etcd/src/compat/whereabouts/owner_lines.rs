@@ -19,6 +19,11 @@ use crate::values::{IndexedLease, LeaseRevision, OwnerState, now, parse_holding}
 /// The revision of a line that no key of ours lists: the line itself is all that identifies it.
 pub(super) const BARE: LeaseRevision = LeaseRevision { revision: 0, leases: 0 };
 
+/// Tells whether no key of ours lists a lease.
+pub(super) fn is_bare(lease: &Lease) -> bool {
+    LeaseRevision::read(&lease.revision) == Some(BARE)
+}
+
 /// The lines that no key lists and that count as the owner's.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BareLines<'a> {
@@ -88,7 +93,7 @@ pub(super) fn pools_of_index(found: &OwnerKeys) -> Result<BTreeSet<IpNet>> {
 fn lines_of(owner: &Owner, pools: &SeenPools) -> Vec<IpNet> {
     let mut lines = Vec::new();
     for (subnet, pool) in pools {
-        let its = pool.value.lines().iter().filter(|line| line.id == owner.container.as_str());
+        let its = pool.value.lines().filter(|line| line.id == owner.container.as_str());
         lines.extend(its.map(|line| line.in_pool(*subnet)));
     }
     lines
@@ -105,7 +110,8 @@ fn warn_of_overwritten(owner: &Owner, pools: &SeenPools, lease: &Lease) {
     let pool = pools.get(&pool_of(lease));
     if let Some(holder) = pool.and_then(|pool| pool.value.holder(address)) {
         warn!(
-            "{owner} had {address}, whose line now names {}: whereabouts gave the address again, or the line was written by hand",
+            "{owner} had {address}, whose line now names {}: whereabouts gave the address again, or \
+             the line was written by hand",
             holder.escape_debug()
         );
     }

@@ -1,6 +1,6 @@
 //! A change of pools and of owners' keys, as one transaction.
 
-use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use etcd_client::{Compare, Txn, TxnOp};
 use ipam_kit::allocate::owner_index::OwnerIndex;
 use ipnet::IpNet;
 
@@ -24,6 +24,8 @@ pub(super) struct PoolTxn<'a> {
     pub(super) writes: Vec<TxnOp>,
     /// Reads of other keys, for when a guard fails.
     pub(super) reads: Vec<TxnOp>,
+    /// Whether nothing is taken or confirmed.
+    pub(super) only_releases: bool,
 }
 
 impl PoolTxn<'_> {
@@ -42,15 +44,11 @@ impl PoolTxn<'_> {
                 writes.push(TxnOp::put(self.keys.pool(*subnet), value.as_str(), None));
             }
         }
+        // A server that is out of space refuses writes, but not those of an inner transaction.
+        if self.only_releases {
+            writes = vec![TxnOp::txn(Txn::new().and_then(writes))];
+        }
         Txn::new().when(guards).and_then(writes).or_else(reads)
-    }
-}
-
-/// Guards an owner's key by the revision that was seen; 0 for a missing key.
-pub(super) fn owner_unchanged(key: &str, revision: i64) -> Compare {
-    match revision {
-        0 => Compare::create_revision(key, CompareOp::Equal, 0),
-        seen => Compare::mod_revision(key, CompareOp::Equal, seen),
     }
 }
 

@@ -50,13 +50,10 @@ impl ValueKeys {
         TxnOp::get(self.pool(subnet), None)
     }
 
-    /// Guards a pool by the revision that was seen.
+    /// Guards a pool by the revision that was seen; that of a missing key is 0.
     pub(super) fn unchanged(&self, subnet: IpNet, seen: &SeenPool) -> Compare {
-        let key = self.pool(subnet);
-        match seen.revision {
-            None => Compare::create_revision(key, CompareOp::Equal, 0),
-            Some(revision) => Compare::mod_revision(key, CompareOp::Equal, revision),
-        }
+        let revision = seen.revision.unwrap_or_default();
+        Compare::mod_revision(self.pool(subnet), CompareOp::Equal, revision)
     }
 
     /// Returns these pools by the keys that were found.

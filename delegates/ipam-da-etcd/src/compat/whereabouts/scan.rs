@@ -3,18 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use etcd_client::{GetOptions, TxnOp};
 use ipam_kit::Result;
 use ipam_kit::allocate::Lease;
 use ipam_kit::allocate::ledger::{Entry, Fault, Holder};
 use ipnet::IpNet;
 
 use super::WhereaboutsLedger;
+use super::found_owners::read_owners_of;
 use super::owner_lines::BARE;
 use super::pools::pool_of;
 use crate::entries::{entries_of_node, read_holdings};
 use crate::etcd_ledger::EntryVisitor;
-use crate::keys::{end_of, plain};
 use crate::pool_value::PoolLine;
 use crate::values::parse_holding;
 
@@ -45,7 +44,7 @@ pub(super) fn scan(
     let mut entries = Vec::new();
     ledger.read_each(&subnets, |subnet, pool| {
         for line in pool.value.lines() {
-            match listed.remove(&(line.address, line.id.clone())) {
+            match listed.remove(&(line.address, line.id.to_owned())) {
                 Some((entry, true)) => entries.push(entry),
                 Some((_, false)) => {}
                 None => entries.push(bare_entry(subnet, line)),
@@ -66,17 +65,17 @@ pub(super) fn entry_of_line(
     address: IpAddr,
     id: &str,
 ) -> Result<Entry> {
-    let (owners, _) = ledger.read(vec![read_owners_of(ledger, id)], BTreeSet::new())?;
+    let read = read_owners_of(&ledger.session.keys, id);
+    let (owners, _) = ledger.read(vec![read], BTreeSet::new())?;
     let states = owners.iter().filter_map(|found| parse_holding(found).ok());
     let mut entries = states.flat_map(|state| state.entries());
     let listed = entries.find(|entry| entry.lease.address.addr() == address);
-    let bare = || bare_entry(subnet, &PoolLine { address, id: id.to_owned() });
-    Ok(listed.unwrap_or_else(bare))
+    Ok(listed.unwrap_or_else(|| bare_entry(subnet, PoolLine { address, id })))
 }
 
 /// Returns the entry of a line that no key of ours lists.
-fn bare_entry(subnet: IpNet, line: &PoolLine) -> Entry {
-    let holder = Holder { container: line.id.clone(), ..Holder::default() };
+fn bare_entry(subnet: IpNet, line: PoolLine<'_>) -> Entry {
+    let holder = Holder { container: line.id.to_owned(), ..Holder::default() };
     let nameless = line.id.is_empty();
     let fault = || Fault::Unreadable(format!("the line of {} in {subnet} has no id", line.address));
     Entry {
@@ -85,11 +84,4 @@ fn bare_entry(subnet: IpNet, line: &PoolLine) -> Entry {
         since: None,
         fault: nameless.then(fault),
     }
-}
-
-/// Reads the keys of a container's owners.
-pub(super) fn read_owners_of(ledger: &WhereaboutsLedger, id: &str) -> TxnOp {
-    let first = format!("{}{}/", ledger.session.keys.owners(), plain(id));
-    let all = GetOptions::new().with_range(end_of(&first));
-    TxnOp::get(first, Some(all))
 }

@@ -58,24 +58,27 @@ pub(super) fn view(
 
 /// Guesses a view by the values that this node wrote last: the owner of an ADD holds nothing, and
 /// that of a DEL the leases of the record. `None` if something must be read.
-fn guess(ledger: &WhereaboutsLedger, query: &ViewQuery<'_>) -> Result<Option<View<EtcdViewToken>>> {
-    let session = &ledger.session;
+fn guess(
+    ledger: &mut WhereaboutsLedger,
+    query: &ViewQuery<'_>,
+) -> Result<Option<View<EtcdViewToken>>> {
+    let WhereaboutsLedger { session, hints, written, .. } = ledger;
     // A store that was set back will be refused, so nothing is written to it.
     if !query.may_guess || (!session.accepts_any_store && session.memory.is_set_back()) {
         return Ok(None);
     }
     let mut guard = OwnerGuard::default();
     if query.requests.is_empty() {
-        let Some(written) = LeaseRevision::of_all(query.known) else { return Ok(None) };
-        guard.revision = Some(written.revision);
+        let Some(seen) = LeaseRevision::of_all(query.known) else { return Ok(None) };
+        guard.revision = Some(seen.revision);
     } else if query.requests.iter().any(|request| request.requested.is_some())
-        || !ledger.hints.of(query.owner)?.is_empty()
+        || !hints.of(query.owner)?.is_empty()
     {
         return Ok(None);
     }
     let sets = query.requests.iter().filter_map(|request| request.set.as_ref());
     let subnets = sets.flat_map(pools_of).chain(query.known.iter().map(pool_of)).collect();
-    let Some((pools, mark)) = ledger.written.read(&subnets) else { return Ok(None) };
+    let Some((pools, mark)) = written.read(&subnets) else { return Ok(None) };
     let mut views = pool_views(session, query.requests, &pools);
     for (view, request) in views.iter_mut().zip(query.requests) {
         // That all addresses are taken has to be read.

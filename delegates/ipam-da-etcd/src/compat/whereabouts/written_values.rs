@@ -2,8 +2,8 @@
 //!
 //! A revision alone proves no value: a store that was restored from a backup reaches it again, with
 //! another value. So each change of pools also writes a mark into a key of ours: a random number
-//! and a hash of the values. A guess requires the mark, and that its key and those of the pools
-//! still have the revision of that change. The mark of a damaged file is in no store.
+//! and a hash of the values. A guess requires the mark, and that the keys of the pools still have
+//! the revision of that change. The mark of a damaged file is in no store.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
@@ -20,8 +20,9 @@ use crate::memory;
 use crate::pool_value::{PoolTexts, PoolValue, SeenPool, SeenPools};
 use crate::view_token::ChangeMark;
 
-/// How many bytes of values are remembered at most.
-const LARGEST: usize = 512 * 1024;
+/// How many bytes of values are remembered at most. To send more by a wrong guess costs more than
+/// the request that a right one saves.
+const LARGEST: usize = 32 * 1024;
 
 /// The values of a network's pools, as this node wrote them last.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub(super) struct WrittenValues {
     /// The key of the mark.
     key: String,
     file: StateFile,
+    /// The content of the file, once it was read.
+    latest: Option<LatestChange>,
 }
 
 /// The latest change of a network's pools by this node.
@@ -47,33 +50,30 @@ impl WrittenValues {
         Self {
             key: full_key(prefix, "/ipam-delegated/written/NETWORK", network),
             file: StateFile::at(folder.join(format!("{network}.json"))),
+            latest: None,
         }
     }
 
     /// Returns pools as this node wrote them last, with the mark of that change; `None` if it does
     /// not know all of them.
-    pub(super) fn read(&self, subnets: &BTreeSet<IpNet>) -> Option<(SeenPools, ChangeMark)> {
-        let LatestChange { random, revision, values } = self.file.read();
+    pub(super) fn read(&mut self, subnets: &BTreeSet<IpNet>) -> Option<(SeenPools, ChangeMark)> {
+        let LatestChange { random, revision, values } = self.latest();
         let mut pools = SeenPools::new();
         for subnet in subnets {
             let value = PoolValue::parse(values.get(subnet)?.as_bytes()).ok()?;
-            pools.insert(*subnet, SeenPool { value, revision: Some(revision) });
+            pools.insert(*subnet, SeenPool { value, revision: Some(*revision) });
         }
-        (!pools.is_empty()).then(|| (pools, ChangeMark { random, revision, hash: hash(&values) }))
+        (!pools.is_empty()).then(|| (pools, ChangeMark { random: *random, hash: hash(values) }))
     }
 
     /// Guards a change by the mark of the one that wrote its values.
-    pub(super) fn guards(&self, mark: &ChangeMark) -> [Compare; 2] {
-        [
-            Compare::value(&*self.key, CompareOp::Equal, mark.to_string()),
-            Compare::mod_revision(&*self.key, CompareOp::Equal, mark.revision),
-        ]
+    pub(super) fn guard(&self, mark: &ChangeMark) -> Compare {
+        Compare::value(&*self.key, CompareOp::Equal, mark.to_string())
     }
 
-    /// Returns the mark of a new change, whose revision is unknown yet.
+    /// Returns the mark of a new change.
     pub(super) fn new_mark(values: &PoolTexts) -> ChangeMark {
-        let random = RandomState::new().build_hasher().finish();
-        ChangeMark { random, revision: 0, hash: hash(values) }
+        ChangeMark { random: RandomState::new().build_hasher().finish(), hash: hash(values) }
     }
 
     /// Writes a mark.
@@ -84,25 +84,28 @@ impl WrittenValues {
     /// Remembers a change that was made at a revision. A wrong guess sends a value once more: after
     /// another node's change, only the second change of this node in a row is remembered.
     pub(super) fn remember(
-        &self,
+        &mut self,
         mark: &ChangeMark,
         revision: i64,
         seen: &SeenPools,
-        values: &PoolTexts,
+        values: PoolTexts,
     ) {
         let size: usize = values.values().map(String::len).sum();
-        let remembered = self.file.change(|latest: &mut LatestChange| {
-            let is_own = |subnet: &IpNet| {
-                let before = seen.get(subnet).and_then(|pool| pool.revision);
-                latest.revision == 0 || before.is_none_or(|before| before == latest.revision)
-            };
-            let is_likely = size <= LARGEST && values.keys().all(is_own);
-            let values = if is_likely { values.clone() } else { PoolTexts::new() };
-            *latest = LatestChange { random: mark.random, revision, values };
-        });
-        if let Err(error) = remembered {
+        let before = self.latest().revision;
+        let is_own = |subnet: &IpNet| {
+            seen.get(subnet).and_then(|pool| pool.revision).is_none_or(|seen| seen == before)
+        };
+        let is_likely = size <= LARGEST && values.keys().all(is_own);
+        let values = if is_likely { values } else { PoolTexts::new() };
+        let latest = LatestChange { random: mark.random, revision, values };
+        if let Err(error) = self.file.write(&latest) {
             debug!("cannot write {}: {error}", self.file.path().display());
         }
+        self.latest = Some(latest);
+    }
+
+    fn latest(&mut self) -> &LatestChange {
+        self.latest.get_or_insert_with(|| self.file.read())
     }
 }
 
