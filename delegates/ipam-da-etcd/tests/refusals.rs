@@ -15,6 +15,7 @@ use ipam_testkit::node::{VERBS, at_once, within};
 use ipam_testkit::pages::Page;
 use serde_json::{Value, json};
 
+use common::layouts::whereabouts_node;
 use common::relay::Relay;
 use common::store::{books, everything};
 use common::{Node, secured, tls};
@@ -299,6 +300,28 @@ fn a_full_store_refuses_add_and_takes_del() {
     etcd.make_room();
     node.add("c3");
     assert_eq!(books(&etcd).len(), 2);
+}
+
+#[test]
+fn a_full_store_takes_del_in_the_layout_of_whereabouts() {
+    let etcd = Etcd::builder().quota(8 << 20).start();
+    let node = whereabouts_node(&etcd);
+    let result = node.add("c1");
+    drop(["c2", "c3", "c4"].map(|container| node.add(container)));
+    etcd.fill();
+    let value = etcd.get("/whereabouts/10.1.0.0/24").unwrap();
+    for container in ["c5", "c1"] {
+        let (code, text) = within(BOUND, || node.call("ADD", container)).failure();
+        assert_eq!(code, 103, "{text}");
+        assert!(text.contains("NOSPACE"), "{text}");
+    }
+    assert_eq!(etcd.get("/whereabouts/10.1.0.0/24").unwrap(), value);
+    node.del_known("c1", &result).success();
+    node.del("c2");
+    node.told(&["release", "10.1.0.4", "--yes"]);
+    assert_eq!(etcd.get("/whereabouts/10.1.0.0/24").as_deref(), Some("10.1.0.5 c4"));
+    etcd.make_room();
+    assert_eq!(node.address("c5"), "10.1.0.2");
 }
 
 #[test]

@@ -265,7 +265,12 @@ pub fn all(etcd: &Etcd) -> BTreeMap<String, Key> {
 
 /// `node-1` in the layout of whereabouts, which gives the lowest address as that does.
 pub fn whereabouts_node(etcd: &Etcd) -> Node {
-    let node = Node::of(etcd).with_subnets(&["10.1.0.0/24"]).with_in_pools("strategy", "lowest");
+    whereabouts_at(&etcd.endpoint())
+}
+
+pub fn whereabouts_at(endpoint: &str) -> Node {
+    let node = Node::at(&[endpoint.to_owned()]).with_subnets(&["10.1.0.0/24"]);
+    let node = node.with_in_pools("strategy", "lowest");
     let cache = node.world.path("results").to_str().unwrap().to_owned();
     node.with("layout", "whereabouts").with("resultCache", cache)
 }
