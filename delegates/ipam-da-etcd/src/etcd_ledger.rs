@@ -36,6 +36,11 @@ pub(crate) trait EtcdLedger: Debug {
     fn ready(&mut self) -> Result<()>;
 
     fn accept(&mut self) -> Result<()>;
+
+    /// Finds nothing in a layout whose scan shows foreign entries.
+    fn foreign_entries(&mut self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
 }
 
 /// Gets each entry of a scan, and says whether the scan goes on.

@@ -103,6 +103,10 @@ impl Ledger for Etcd {
         Ok(true)
     }
 
+    fn foreign_entries(&mut self) -> Result<Vec<String>> {
+        self.0.foreign_entries()
+    }
+
     fn profile(&self) -> Profile {
         Profile { cursor_order_only: self.0.claims_in_cursor_order(), ..Profile::default() }
     }

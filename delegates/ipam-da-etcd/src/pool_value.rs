@@ -32,12 +32,21 @@ pub(crate) type SeenPools = BTreeMap<IpNet, SeenPool>;
 /// The values of pools as they are written, by the subnets.
 pub(crate) type PoolTexts = BTreeMap<IpNet, String>;
 
-/// A line that is not a lease. whereabouts takes a pool with a line without a space for empty.
+/// A line that is not a lease.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MalformedLine {
     /// Counted from one.
     number: usize,
     reason: &'static str,
+}
+
+const NO_SPACE: &str = "has no space between address and id";
+
+impl MalformedLine {
+    /// Tells whether whereabouts takes the pool of such a line for empty, and overwrites it.
+    pub(crate) fn empties_pool(&self) -> bool {
+        self.reason == NO_SPACE
+    }
 }
 
 impl fmt::Display for MalformedLine {
@@ -122,7 +131,7 @@ impl<'a> PoolLine<'a> {
     }
 
     fn parse(line: &'a str) -> Result<Self, &'static str> {
-        let (address, id) = line.split_once(' ').ok_or("has no space between address and id")?;
+        let (address, id) = line.split_once(' ').ok_or(NO_SPACE)?;
         let address = parse_address(address).map_err(|_| "does not begin with an address")?;
         Ok(Self { address, id })
     }

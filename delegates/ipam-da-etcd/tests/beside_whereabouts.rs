@@ -216,7 +216,7 @@ fn the_flat_file_chooses_the_store_and_a_record_needs_neither() {
 }
 
 #[test]
-fn a_password_of_the_flat_file_logs_in_and_is_shown_to_nobody() {
+fn a_password_of_the_flat_file_logs_in_and_is_not_shown() {
     let etcd = Etcd::start();
     etcd.etcdctl(&["user", "add", "root:pa55word"]);
     etcd.etcdctl(&["user", "grant-role", "root", "root"]);

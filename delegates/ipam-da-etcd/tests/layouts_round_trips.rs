@@ -77,7 +77,7 @@ fn what_the_document_of_host_etcd_says_and_it_never_wrote_is_not_read() {
 }
 
 #[test]
-fn a_del_that_nobody_remembers_lists_at_most_once() {
+fn a_del_without_a_record_and_an_entry_in_the_index_lists_at_most_once() {
     for old in BOTH {
         let (etcd, node) = crowded(old);
         old.give(&etcd, "10.1.200.9", "theirs");

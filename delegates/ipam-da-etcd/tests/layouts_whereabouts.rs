@@ -144,7 +144,7 @@ fn a_malformed_value_is_an_error_with_its_key_and_line_and_stays() {
 }
 
 #[test]
-fn foreign_keys_below_the_prefix_stay_and_are_in_nobodys_way() {
+fn foreign_keys_below_the_prefix_stay_and_lint_names_them() {
     let etcd = Etcd::start();
     let node = node(&etcd);
     let foreign = ["garbage", "10.1.0.0", "10.1.0.5/24", "10.1.0.0/24x", "x/10.1.0.0/24"];
@@ -155,7 +155,12 @@ fn foreign_keys_below_the_prefix_stay_and_are_in_nobodys_way() {
     node.del("c1");
     node.gc(&[]).success();
     assert_eq!(node.typed(&["list", "--json"]).success(), json!([]));
+    // Of the mutex.
+    etcd.put(&format!("{POOL}/694d"), "");
+    let lint = node.typed(&["lint"]);
+    assert_eq!(lint.stdout.matches("foreign key").count(), foreign.len(), "{lint:?}");
     for name in foreign {
+        assert!(lint.stdout.contains(&format!("foreign key /whereabouts/{name}: ")), "{lint:?}");
         assert_eq!(etcd.get(&format!("/whereabouts/{name}")).as_deref(), Some("garbage"), "{name}");
     }
 }

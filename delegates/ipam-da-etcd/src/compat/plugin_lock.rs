@@ -114,10 +114,9 @@ impl PluginLock {
     pub(super) fn held_error(&self) -> Error {
         let (key, end) = match self {
             Self::Key(key) => (key, "10 seconds"),
-            Self::Queue(folder) => (folder, "60 seconds"),
+            Self::Queue(folder) => (folder, "60 seconds (10 with the value ipam-delegated)"),
         };
-        let message =
-            format!("the replaced plugin keeps its lock {key}, so no address may be taken");
+        let message = format!("another process keeps the lock {key}, so nothing may be changed");
         Error::new(ErrorCode::TRY_AGAIN, message).advise(format!(
             "call again; a killed process loses its lock after {end}; delete a key without an etcd lease: \
              etcdctl get --prefix --write-out=json {key} shows the leases"

@@ -20,6 +20,7 @@ mod written_values;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::ops::ControlFlow;
 
 use etcd_client::{KeyValue, Txn, TxnOp};
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, View, ViewQuery};
@@ -35,6 +36,7 @@ use super::node_turn::NodeTurn;
 use super::owner_hints::OwnerHints;
 use crate::config::EtcdStore;
 use crate::etcd_ledger::{EntryVisitor, EtcdLedger};
+use crate::keys::end_of;
 use crate::page::{READS, flatten};
 use crate::pool_value::{PoolValue, SeenPool, SeenPools};
 use crate::session::EtcdSession;
@@ -93,6 +95,19 @@ impl WhereaboutsLedger {
         let pools = self.keys.seen(subnets, &found)?;
         found.retain(|found| self.keys.subnet(found.key()).is_none());
         Ok((found, pools))
+    }
+
+    /// Shows every key below the prefix.
+    ///
+    /// # Errors
+    /// As [`EtcdSession::read`].
+    fn each_key(&mut self, mut each: impl FnMut(&ValueKeys, &[u8])) -> Result<()> {
+        let prefix = self.keys.prefix().to_owned();
+        let end = end_of(&prefix);
+        self.session.each_between(prefix, &end, true, &mut |_, found| {
+            each(&self.keys, found.key());
+            ControlFlow::Continue(())
+        })
     }
 
     /// Reads the pools of the network, one after the other: each may be large.
@@ -162,6 +177,10 @@ impl EtcdLedger for WhereaboutsLedger {
     fn accept(&mut self) -> Result<()> {
         let latest = self.session.read_latest_claim()?;
         self.session.accept(latest)
+    }
+
+    fn foreign_entries(&mut self) -> Result<Vec<String>> {
+        scan::foreign_entries(self)
     }
 }
 

@@ -40,6 +40,15 @@ impl ValueKeys {
         parse_cidr(text).ok().filter(|subnet| subnet.trunc().to_string() == text)
     }
 
+    /// Tells whether a key below the prefix is neither a pool's, nor of its mutex, nor ours.
+    pub(super) fn is_foreign(&self, key: &[u8]) -> bool {
+        let of_mutex = key.iter().rposition(|byte| *byte == b'/').map(|end| &key[..end]);
+        let ours = format!("{}ipam-delegated/", self.prefix);
+        !(key.starts_with(ours.as_bytes())
+            || self.subnet(key).is_some()
+            || of_mutex.is_some_and(|pool| self.subnet(pool).is_some()))
+    }
+
     /// Returns the mutex of a pool, which an old process holds while it reads and writes the value.
     pub(super) fn mutex(&self, subnet: IpNet) -> PluginLock {
         PluginLock::Queue(format!("{}/", self.pool(subnet)))
@@ -81,11 +90,12 @@ impl ValueKeys {
     pub(super) fn parse(found: &KeyValue) -> Result<SeenPool> {
         let value = PoolValue::parse(found.value()).map_err(|malformed| {
             let key = String::from_utf8_lossy(found.key());
+            let by_whereabouts = match malformed.empties_pool() {
+                true => "at once: whereabouts takes such a pool for empty, and overwrites it",
+                false => "by hand: whereabouts keeps it, and no program releases it",
+            };
             Error::new(ErrorCode::BACKEND, format!("invalid value of the key {key}: {malformed}"))
-                .advise(format!(
-                    "correct the line (etcdctl get '{key}'), soon: whereabouts takes such a pool \
-                     for empty, and overwrites it"
-                ))
+                .advise(format!("correct the line (etcdctl get '{key}') {by_whereabouts}"))
         })?;
         Ok(SeenPool { value, revision: Some(found.mod_revision()) })
     }

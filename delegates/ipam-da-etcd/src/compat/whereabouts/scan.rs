@@ -55,6 +55,21 @@ pub(super) fn scan(
     Ok(())
 }
 
+/// Finds the keys below the prefix that neither whereabouts nor this program writes.
+///
+/// # Errors
+/// The store does not answer.
+pub(super) fn foreign_entries(ledger: &mut WhereaboutsLedger) -> Result<Vec<String>> {
+    let mut foreign = Vec::new();
+    ledger.each_key(|keys, key| {
+        if keys.is_foreign(key) {
+            let key = String::from_utf8_lossy(key);
+            foreign.push(format!("foreign key {}: it is ignored and kept", key.escape_debug()));
+        }
+    })?;
+    Ok(foreign)
+}
+
 /// Returns the entry of a line, with its owner if a key of ours lists it.
 ///
 /// # Errors

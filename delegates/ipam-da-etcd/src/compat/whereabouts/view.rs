@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::ops::ControlFlow;
 
 use ipam_kit::allocate::ledger::{PoolView, Used, View, ViewQuery};
 use ipam_kit::allocate::owner_commit::OwnerGuard;
@@ -15,7 +14,6 @@ use ipnet::IpNet;
 use super::WhereaboutsLedger;
 use super::owner_lines::{BareLines, leases_of, pools_of_index};
 use super::pools::{pool_of, pools_of, taken};
-use crate::keys::end_of;
 use crate::owner_leases::{OwnerKeys, OwnerLeases};
 use crate::pool_value::SeenPools;
 use crate::removal::take_off_lost;
@@ -147,7 +145,8 @@ fn refuse_unknown_pools(
     if left.leases.is_empty() {
         return Ok(());
     }
-    let message = "missing or invalid: only the ranges tell which addresses of the container belong to this network";
+    let message = "missing or invalid: only the ranges tell which addresses of the container \
+                   belong to this network";
     Err(Error::config("ipam.ranges", message).advise(
         "correct the ranges and call again, or run `ipam-delegated release NETWORK ADDRESS --yes`",
     ))
@@ -155,18 +154,12 @@ fn refuse_unknown_pools(
 
 /// Returns every pool that the store has, without what it holds.
 fn all_pools(ledger: &mut WhereaboutsLedger) -> Result<BTreeSet<IpNet>> {
-    let WhereaboutsLedger { session, keys, .. } = ledger;
-    let prefix = keys.prefix().to_owned();
-    let end = end_of(&prefix);
     let mut subnets = BTreeSet::new();
-    session.each_between(prefix, &end, true, &mut |_, found| {
-        subnets.extend(keys.subnet(found.key()));
-        ControlFlow::Continue(())
-    })?;
+    ledger.each_key(|keys, key| subnets.extend(keys.subnet(key)))?;
     Ok(subnets)
 }
 
-/// Returns what is known of some pools: everything.
+/// Returns the views of some pools that were read in full.
 pub(super) fn pool_views<'a>(
     session: &EtcdSession,
     requests: impl IntoIterator<Item = &'a PoolRequest> + Clone,
