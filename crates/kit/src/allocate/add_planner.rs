@@ -168,7 +168,7 @@ impl<'a> AddPlanner<'a> {
             let set = pool.set.as_ref().or(request.set.as_ref());
             let set = set.ok_or_else(|| unknown_ranges(request))?;
             request.check_requested_address(set)?;
-            sets.push(set.clone().without(&request.static_addresses));
+            sets.push(request.leasable(set));
         }
         let paths = self.requests.iter().map(|request| request.path.as_str());
         RangeSet::refuse_overlaps(paths.zip(&sets))?;

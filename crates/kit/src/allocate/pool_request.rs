@@ -122,8 +122,13 @@ impl PoolRequest {
             .advise("request an address inside a range of the pool"))
     }
 
+    /// The addresses of a set that may be leased for the pool: without the static ones.
+    pub fn leasable(&self, set: &RangeSet) -> RangeSet {
+        set.clone().without(&self.static_addresses)
+    }
+
     /// Whether a lease the owner holds is one of this pool.
-    pub(super) fn is_served_by(&self, lease: &Lease, set: &RangeSet) -> bool {
+    pub fn is_served_by(&self, lease: &Lease, set: &RangeSet) -> bool {
         let address = lease.address.addr();
         self.is_home_of(lease, set)
             && lease.sticky.as_ref() == self.sticky.as_ref().map(|sticky| &sticky.name)
