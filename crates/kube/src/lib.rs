@@ -102,6 +102,6 @@ mod tests;
 pub use api::{Kube, List, is_unreachable};
 pub use change::{ApiChange, ApiOutcome};
 pub use refusal::{ApiRefusal, RefusalReason, is_forbidden, is_unauthorized, is_unserved};
-pub use resource::{Resource, STATIC_POD_UID};
+pub use resource::{Resource, STATIC_POD_UID, is_object_name};
 pub use source::CredentialsSource;
 pub use validity::Moment;

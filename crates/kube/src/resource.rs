@@ -48,6 +48,15 @@ impl<'a> Resource<'a> {
     }
 }
 
+/// Whether an object can have this name. Any other may have a meaning of its own in a path.
+pub fn is_object_name(name: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    name.len() <= 253
+        && name.bytes().all(|byte| is_inner(byte) || matches!(byte, b'-' | b'.'))
+        && name.bytes().next().is_some_and(is_inner)
+        && name.bytes().last().is_some_and(is_inner)
+}
+
 /// As kubectl names it: `nodes/a`, `pods/b in the namespace c`, `ippools.example.org/d`.
 impl fmt::Display for Resource<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use ipam_kit::cni::{Args, Network, parse_value};
 use ipam_kit::{Error, ErrorCode, Result};
-use ipam_kube::{Kube, Resource, STATIC_POD_UID};
+use ipam_kube::{Kube, Resource, STATIC_POD_UID, is_object_name};
 use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -220,15 +220,6 @@ pub(crate) fn pods<'a>(namespace: &'a str, name: &'a str) -> Resource<'a> {
 /// A namespace.
 pub(crate) fn namespaces(name: &str) -> Resource<'_> {
     Resource { plural: "namespaces", ..Resource::node(name) }
-}
-
-/// Whether an object can have this name. Any other may have a meaning of its own in a path.
-fn is_object_name(name: &str) -> bool {
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    name.len() <= 253
-        && name.bytes().all(|byte| is_inner(byte) || matches!(byte, b'-' | b'.'))
-        && name.bytes().next().is_some_and(is_inner)
-        && name.bytes().last().is_some_and(is_inner)
 }
 
 fn invalid(message: String) -> Error {
