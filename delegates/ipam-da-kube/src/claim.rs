@@ -36,14 +36,12 @@ pub(crate) struct Claiming<'a> {
     pub(crate) held: BTreeMap<usize, HeldLease>,
     /// The sticky names taken so far that had an object before, with what that said.
     pub(crate) renewed: BTreeMap<usize, (StickyMark, StickySpec)>,
-    /// The claims among them whose address has its entry already, which stays.
-    pub(crate) entered: BTreeSet<usize>,
 }
 
 /// The outcome of all claims of a commit.
 pub(crate) enum Claimed {
     /// The leases, in the order of the claims.
-    Done(Vec<HeldLease>),
+    Done(Vec<Lease>),
     Lost(Vec<Taken>),
     /// The object of a sticky name is another one than the view has shown.
     Outdated,
@@ -66,6 +64,11 @@ pub(crate) struct ChosenAddress<'c> {
 }
 
 impl ChosenAddress<'_> {
+    /// Returns whether the pool has the entry of the name's object at the address.
+    fn is_entered(&self) -> bool {
+        self.wanted.as_ref().is_some_and(|wanted| wanted.entered.is_some())
+    }
+
     /// Returns whether the fork of whereabouts may give this address under the key of the network
     /// address, as it does with the first one of a range.
     fn may_be_first(&self) -> bool {
@@ -73,9 +76,6 @@ impl ChosenAddress<'_> {
         self.address.is_ipv4() && (self.key == 1 || is_start)
     }
 }
-
-/// How often the reservation of an address is tried at most, while others make and delete it.
-const TRIES: usize = 4;
 
 impl<'a> Claiming<'a> {
     pub(crate) fn new(
@@ -93,7 +93,6 @@ impl<'a> Claiming<'a> {
             noted: None,
             held: BTreeMap::new(),
             renewed: BTreeMap::new(),
-            entered: BTreeSet::new(),
         }
     }
 
@@ -101,7 +100,7 @@ impl<'a> Claiming<'a> {
     ///
     /// # Errors
     /// No claim was made; or a part could not be taken back, which the error says.
-    pub(crate) fn run(mut self, change: &Change<'_>, turns: Vec<File>) -> Result<Claimed> {
+    pub(crate) fn run(&mut self, change: &Change<'_>, turns: Vec<File>) -> Result<Claimed> {
         let mut choices = Vec::new();
         for (index, claim) in change.claim.iter().enumerate() {
             match self.choose(index, claim)? {
@@ -128,7 +127,7 @@ impl<'a> Claiming<'a> {
             return Ok(outcome);
         }
         let (entered, choices): (Vec<_>, Vec<_>) =
-            choices.iter().partition(|choice| self.entered.contains(&choice.index));
+            choices.iter().partition(|choice| choice.is_entered());
         let (replacing, free): (Vec<_>, Vec<_>) =
             choices.into_iter().partition(|choice| choice.claim.replaces.is_some());
         for choice in replacing {
@@ -171,7 +170,7 @@ impl<'a> Claiming<'a> {
                 Reserved::Unknown => return Ok(Claimed::Unknown),
             }
         }
-        Ok(Claimed::Done(std::mem::take(&mut self.held).into_values().collect()))
+        Ok(Claimed::Done(self.held.values().map(|held| held.lease.clone()).collect()))
     }
 
     /// Chooses the address of a claim: one of an unknown change if it is a candidate, so that only
@@ -206,7 +205,8 @@ impl<'a> Claiming<'a> {
         let stamp = OwnerStamp::of(self.owner, subnet, &self.session.pod.uid, now(), now());
         let text = (!self.session.overlap_check).then(|| self.session.new_text(&stamp));
         let wanted = claim.request.sticky.clone().zip(object).map(|(sticky, (pool, object))| {
-            WantedSticky { object, pool, sticky, address, range: subnet, entered }
+            let path = format!("{}.sticky", claim.request.path);
+            WantedSticky { object, pool, sticky, path, address, range: subnet, entered }
         });
         let sticky = None;
         Ok(Ok(ChosenAddress { claim, index, address, subnet, key, stamp, wanted, sticky, text }))
@@ -266,7 +266,7 @@ impl<'a> Claiming<'a> {
                 other => return Ok(other),
             }
             for choice in of_pool {
-                self.hold(choice, self.mark(choice));
+                self.note_held(choice, self.mark(choice));
             }
         }
         Ok(Outcome::Done(()))
@@ -299,29 +299,6 @@ impl<'a> Claiming<'a> {
         Ok(self.session.learn(&name, outcome, &entries))
     }
 
-    /// Makes the reservation of an address, or finds the owner's own.
-    fn reserve(&mut self, choice: &ChosenAddress<'_>) -> Result<Reserved> {
-        let name = self.session.names.reservation(choice.address);
-        let podref = self.session.pod.podref.clone();
-        for _ in 0..TRIES {
-            let outcome = self.session.store.create_reservation(&name, &podref, &choice.stamp)?;
-            if let Outcome::Done(head) = outcome {
-                return Ok(Reserved::Own(ReservationMark::of_metadata(&head.metadata)));
-            }
-            let Some(present) = self.session.read_reservation(choice.address)? else { continue };
-            let stamp = OwnerStamp::of_reservation(&present);
-            let is_of_name = |stamp: &OwnerStamp| {
-                choice.sticky.is_some() && stamp.container == choice.stamp.container
-            };
-            if stamp.is_some_and(|stamp| stamp.is_of(self.owner) || is_of_name(&stamp)) {
-                return Ok(Reserved::Own(ReservationMark::of(&present)));
-            }
-            let entry = self.session.reserved_entry(choice.subnet, choice.address, &present);
-            return Ok(Reserved::Foreign(Box::new(entry)));
-        }
-        Ok(Reserved::Unknown)
-    }
-
     /// Notes what a claim has taken. Returns whether no other pool has given the address, too.
     pub(crate) fn hold_alone(
         &mut self,
@@ -329,7 +306,7 @@ impl<'a> Claiming<'a> {
         mark: LeaseMark,
     ) -> Result<bool> {
         let reservation = mark.reservation.clone();
-        self.hold(choice, mark);
+        self.note_held(choice, mark);
         reservation.map_or(Ok(true), |own| self.is_free_elsewhere(choice, &own))
     }
 
@@ -345,7 +322,7 @@ impl<'a> Claiming<'a> {
     }
 
     /// Notes what a claim has taken.
-    pub(crate) fn hold(&mut self, choice: &ChosenAddress<'_>, mark: LeaseMark) {
+    pub(crate) fn note_held(&mut self, choice: &ChosenAddress<'_>, mark: LeaseMark) {
         let held = HeldLease {
             lease: self.lease(choice, &mark),
             subnet: choice.subnet,
@@ -375,7 +352,10 @@ impl<'a> Claiming<'a> {
     }
 
     /// Takes back what the claims have taken.
-    fn take_back(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    /// A part could not be taken back.
+    pub(crate) fn take_back(&mut self) -> Result<()> {
         let held: Vec<HeldLease> = self.take_made().collect();
         self.session.release(&held)?;
         for (taken, before) in std::mem::take(&mut self.renewed).values() {
@@ -389,7 +369,7 @@ impl<'a> Claiming<'a> {
 }
 
 /// The outcome of a reservation.
-enum Reserved {
+pub(crate) enum Reserved {
     Own(ReservationMark),
     /// Another owner's.
     Foreign(Box<Entry>),

@@ -32,22 +32,27 @@ pub(crate) fn commit(
 ) -> Result<Commit<PoolsToken>> {
     let PoolsToken { held, pools, others, taken, turns } = seen;
     let shown = [&pools, &others];
-    let claimed = match Claiming::new(session, owner, shown, taken).run(change, turns)? {
+    let mut claiming = Claiming::new(session, owner, shown, taken);
+    let claimed = match claiming.run(change, turns)? {
         Claimed::Done(claimed) => claimed,
         Claimed::Lost(taken) => return Ok(Commit::Lost { taken, view: None }),
         Claimed::Outdated => return Ok(Commit::Outdated),
         Claimed::Unknown => return Ok(Commit::Unknown),
     };
-    let kept = match confirm_and_release(session, owner, shown, &held, change) {
+    let kept = match confirm_and_release(claiming.session, owner, shown, &held, change) {
         Ok(Outcome::Done(kept)) => kept,
         Ok(Outcome::Unknown) => return Ok(Commit::Unknown),
-        Ok(Outcome::Lost | Outcome::Missing) => {
-            session.release(&claimed)?;
+        failed => {
+            // Leases that were to stay may have changed: the note stays unsure.
+            claiming.noted = None;
+            let taken_back = claiming.take_back();
+            if let Err(error) = failed {
+                return Err(error.and(taken_back.err()));
+            }
+            taken_back?;
             return Ok(Commit::Lost { taken: Vec::new(), view: None });
         }
-        Err(error) => return Err(error.and(session.release(&claimed).err())),
     };
-    let claimed: Vec<Lease> = claimed.into_iter().map(|held| held.lease).collect();
     for (claim, lease) in change.claim.iter().zip(&claimed) {
         session.remember_cursor(claim.request, lease.address.addr());
     }

@@ -25,6 +25,7 @@ mod present;
 mod read_pool;
 mod release;
 mod repair;
+mod reserve;
 mod scan;
 mod session;
 mod stamp;

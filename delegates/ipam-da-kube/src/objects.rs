@@ -31,6 +31,7 @@ pub(crate) struct Metadata {
     pub(crate) resource_version: String,
     /// It grows with each change of the spec.
     pub(crate) generation: u64,
+    pub(crate) deletion_timestamp: Option<String>,
     pub(crate) annotations: BTreeMap<String, String>,
     pub(crate) managed_fields: Vec<ManagedFields>,
 }
@@ -38,6 +39,7 @@ pub(crate) struct Metadata {
 /// An answer without the object.
 #[derive(Debug, Deserialize)]
 pub(crate) struct WrittenObject {
+    #[serde(default)]
     pub(crate) metadata: Metadata,
 }
 

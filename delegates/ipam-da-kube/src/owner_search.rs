@@ -235,12 +235,14 @@ impl<'a> OwnerSearch<'a> {
             let mark = self.mark(seen, None);
             return Ok(Verdict::Own(Box::new(self.held(seen, mark, None))));
         }
+        let began = self.session.began;
         let is_earlier = |stamp: &OwnerStamp| {
             !pod.uid.is_empty()
                 && stamp.pod_uid == pod.uid
                 && stamp.network == self.owner.scope.network.as_str()
                 && stamp.ifname == self.owner.ifname.as_str()
                 && stamp.container == seen.id
+                && stamp.confirmed <= began
         };
         if let Some(stamp) = OwnerStamp::of_allocation(seen.allocation) {
             return Ok(match is_earlier(&stamp) {

@@ -104,7 +104,8 @@ impl Patch {
         self.push("add", "/spec", json!(spec));
     }
 
-    /// Writes the holder of a StickyLease that has none, if it is the object of an entry.
+    /// Writes the holder of a StickyLease that has none, if it is the object of an entry. The time
+    /// until which it was kept moves to the holder.
     pub(crate) fn hold_sticky(&mut self, id: &StickyId, labels: Value, spec: &StickySpec) {
         self.test("/metadata/uid", id.uid.as_str().into());
         for (member, value) in [("name", json!(spec.name)), ("pool", json!(spec.pool))] {
@@ -113,13 +114,18 @@ impl Patch {
         self.test("/spec/address", json!(spec.address));
         self.test("/spec/range", json!(spec.range));
         self.test("/spec/holder", Value::Null);
+        self.test("/metadata/deletionTimestamp", Value::Null);
         self.push("add", "/metadata/labels", labels);
-        self.push("add", "/spec", json!(spec));
+        self.push("add", "/spec/keepSeconds", spec.keep_seconds.into());
+        self.push("add", "/spec/holder", json!(spec.holder));
+        let (from, path) = ("/spec/keptUntil", "/spec/holder/keptUntil");
+        self.0.push(json!({"op": "move", "from": from, "path": path}));
     }
 
-    /// Writes the holder of a StickyLease anew.
-    pub(crate) fn rehold_sticky(&mut self, seen: &StickyMark, holder: &StickyHolder) {
+    /// Writes the holder of a StickyLease anew, and how long the address stays after it.
+    pub(crate) fn rehold_sticky(&mut self, seen: &StickyMark, holder: &StickyHolder, keep: u64) {
         self.expect_sticky(seen);
+        self.push("add", "/spec/keepSeconds", keep.into());
         self.push("add", "/spec/holder", json!(holder));
     }
 

@@ -81,6 +81,16 @@ impl LeaseSession {
         Ok(unreleased)
     }
 
+    /// Releases a lease of a pool at which this call has the turn.
+    ///
+    /// # Errors
+    /// It could not be released, or the outcome is unknown.
+    pub(crate) fn release_in_turn(&mut self, lease: HeldLease) -> Result<()> {
+        let mut unreleased = Unreleased::default();
+        self.release_part(&[lease], &mut unreleased);
+        Error::join(unreleased.errors)
+    }
+
     /// Removes entries that a scan showed, and returns those removed.
     ///
     /// # Errors
@@ -129,16 +139,16 @@ impl LeaseSession {
     fn try_release(&mut self, leases: &[HeldLease]) -> Unreleased {
         let mut unreleased = Unreleased::default();
         for part in leases.chunks(PART) {
+            let in_pools = part.iter().filter(|lease| lease.in_pool);
+            let names = in_pools.map(|lease| self.pool_of(lease.subnet)).collect();
+            // Hundreds of containers of a drained node would meet at the server.
+            let _turns = self.locks.take(&names);
             self.release_part(part, &mut unreleased);
         }
         unreleased
     }
 
     fn release_part(&mut self, leases: &[HeldLease], unreleased: &mut Unreleased) {
-        let in_pools = leases.iter().filter(|lease| lease.in_pool);
-        let names = in_pools.map(|lease| self.pool_of(lease.subnet)).collect();
-        // Hundreds of containers of a drained node would meet at the server.
-        let _turns = self.locks.take(&names);
         let mut pools: BTreeMap<IpNet, Vec<HeldLease>> = BTreeMap::new();
         for lease in leases {
             if let Some(sticky) = &lease.mark.sticky {

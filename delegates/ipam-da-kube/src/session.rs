@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use ipam_kit::allocate::owner_index::now;
 use ipam_kit::allocate::{PoolRequest, Strategy, known, requested_pools};
 use ipam_kit::cni::{NetworkName, Verb};
 use ipam_kit::host::Settings;
@@ -49,8 +50,14 @@ pub(crate) struct LeaseSession {
     pub(crate) unknown: BTreeSet<IpAddr>,
     /// The objects of sticky names that this call has read; `None` for one that does not exist.
     pub(crate) sticky: BTreeMap<String, Option<StickyLease>>,
+    /// For how many seconds the requests keep an address after its holder, by the objects of their
+    /// names.
+    pub(crate) keep: BTreeMap<String, u64>,
     /// Whether a pool of the configuration, or of a selector, has a sticky name.
     pub(crate) is_sticky: bool,
+    /// When the call began, in milliseconds since 1970: what a pod's sandbox has taken since then is of
+    /// a later one.
+    pub(crate) began: u64,
 }
 
 impl LeaseSession {
@@ -62,6 +69,7 @@ impl LeaseSession {
         // The kubeconfig of an ADD is used to release what the ADD took.
         let anywhere = Settings::default();
         let host = if request.is_by_record() { &anywhere } else { &request.settings };
+        let began = now();
         let recorded = config.site(&request.environment, host);
         let state = request.state_dir()?;
         let network = request.network.name().clone();
@@ -91,7 +99,9 @@ impl LeaseSession {
             holds_more: false,
             unknown: BTreeSet::new(),
             sticky: BTreeMap::new(),
+            keep: BTreeMap::new(),
             is_sticky: requested_pools(request).iter().any(|pool| pool.sticky.is_some()),
+            began,
         })
     }
 

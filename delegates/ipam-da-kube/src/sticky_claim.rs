@@ -7,7 +7,6 @@ use std::net::IpAddr;
 
 use ipam_kit::allocate::{Lease, Owner, PoolRequest};
 use ipam_kit::{Error, ErrorCode, Result};
-use ipam_kube::Moment;
 use serde_json::{Value, json};
 
 use crate::claim::{ChosenAddress, Claimed, Claiming};
@@ -19,7 +18,6 @@ use crate::read_pool::ReadPool;
 use crate::release::Removed;
 use crate::session::LeaseSession;
 use crate::stamp::{CONTAINER, NODE, label_value};
-use crate::sticky_holder::{HolderPod, OUT_OF_SERVICE, is_alive};
 use crate::sticky_lease::{
     STICKY_GROUP, STICKY_LEASES, StickyHolder, StickyId, StickyLease, StickyMark, StickySpec,
     WantedSticky,
@@ -58,7 +56,7 @@ impl LeaseSession {
     /// # Errors
     /// Code 11: the holder is alive. The object was edited by hand, or cannot be read or changed; or
     /// the pod or the node of the holder cannot be read.
-    pub(crate) fn hold(&mut self, owner: &Owner, wanted: &WantedSticky) -> Result<Hold> {
+    pub(crate) fn take_name(&mut self, owner: &Owner, wanted: &WantedSticky) -> Result<Hold> {
         let spec = self.spec_of(owner, wanted);
         match (self.sticky.get(&wanted.object).cloned(), &wanted.entered) {
             (Some(Some(known)), _) => self.hold_known(owner, wanted, known, &spec),
@@ -66,10 +64,11 @@ impl LeaseSession {
                 let mut patch = Patch::default();
                 patch.hold_sticky(id, labels(&spec), &spec);
                 let outcome = self.store.patch_sticky(&wanted.object, &patch)?;
-                // The object had no holder, and was kept for a time that nothing shows now.
-                let until = Moment::now().after(wanted.sticky.keep);
-                let kept = StickySpec { holder: None, kept_until: Some(until), ..spec.clone() };
-                self.learn_hold(&wanted.object, outcome, &spec, Some(kept))
+                let before = match &outcome {
+                    Outcome::Done(lease) => lease.before_holder(),
+                    _ => None,
+                };
+                self.learn_hold(&wanted.object, outcome, &spec, before)
             }
             (None | Some(None), _) => {
                 let outcome = self.store.create_sticky(&wanted.object, &labels(&spec), &spec)?;
@@ -89,7 +88,8 @@ impl LeaseSession {
     ) -> Result<Outcome<StickyMark>> {
         let mut patch = Patch::default();
         let holder = StickyHolder::of(owner, &self.pod);
-        patch.rehold_sticky(seen, &holder);
+        let keep = self.keep.get(&seen.object).copied();
+        patch.rehold_sticky(seen, &holder, keep.unwrap_or(seen.keep_seconds));
         self.sticky.remove(&seen.object);
         let outcome = self.store.patch_sticky(&seen.object, &patch)?;
         Ok(outcome.map(|lease| lease.mark()))
@@ -116,18 +116,26 @@ impl LeaseSession {
         spec: &StickySpec,
     ) -> Result<Hold> {
         let present = sound(&known, &wanted.pool, &wanted.sticky.name)?.clone();
-        let other = present
-            .holder
-            .as_ref()
-            .filter(|holder| !holder.is(owner) && !holder.is_earlier_sandbox_of(owner, &self.pod));
-        if let Some(holder) = other {
-            self.refuse_live_holder(&present, holder)?;
+        let mut before = Some(present.clone());
+        let mut spec = spec.clone();
+        let mut kept_until = present.kept_until;
+        match &present.holder {
+            // An earlier try of the owner took it.
+            Some(holder) if holder.is(owner) => {
+                kept_until = holder.kept_until;
+                before = known.before_holder();
+            }
+            Some(holder) => self.refuse_live_holder(owner, wanted, &present, holder)?,
+            None => {}
+        }
+        if let Some(holder) = &mut spec.holder {
+            holder.kept_until = kept_until;
         }
         if present.address == wanted.address && present.range == wanted.range {
             let mut patch = Patch::default();
-            patch.write_sticky(&known.mark(), labels(spec), spec);
+            patch.write_sticky(&known.mark(), labels(&spec), &spec);
             let outcome = self.store.patch_sticky(&wanted.object, &patch)?;
-            return self.learn_hold(&wanted.object, outcome, spec, Some(present));
+            return self.learn_hold(&wanted.object, outcome, &spec, before);
         }
         // Another address is another object: what is left of this one can then be removed.
         if self.delete_sticky(&known.mark())? == Removed::Changed {
@@ -148,7 +156,7 @@ impl LeaseSession {
     ) -> Result<Hold> {
         self.sticky.remove(object);
         match outcome {
-            Outcome::Done(lease) if lease.spec.as_ref() == Ok(spec) => {
+            Outcome::Done(lease) if lease.spec.as_ref().is_ok_and(|it| it.is_as_written(spec)) => {
                 self.memory.remember_sticky();
                 Ok(Hold::Done(lease.mark(), before.map(Box::new)))
             }
@@ -182,47 +190,11 @@ impl LeaseSession {
     }
 }
 
-impl LeaseSession {
-    /// Fails while the holder of a sticky name may have its address in use.
-    ///
-    /// # Errors
-    /// Code 11: the holder is alive. Pod or node cannot be read, which says nothing about it.
-    pub(crate) fn refuse_live_holder(
-        &mut self,
-        spec: &StickySpec,
-        holder: &StickyHolder,
-    ) -> Result<()> {
-        // A container without a pod lives until its DEL.
-        let Some((namespace, name)) = holder.pod.split_once('/') else {
-            return Err(held_by(spec, holder, "release it after its container has ended"));
-        };
-        let pod = self.store.read_pod(namespace, name)?;
-        let node_name = pod.as_ref().map_or("", HolderPod::node_name);
-        let node = match node_name {
-            "" => None,
-            name => self.store.read_node(name)?,
-        };
-        if !is_alive(&holder.pod_uid, pod.as_ref(), node.as_ref()) {
-            return Ok(());
-        }
-        let advice = format!(
-            "the address moves on when that pod has ended or is deleted; if its node {node_name} is off for good, give the node the taint {OUT_OF_SERVICE}"
-        );
-        Err(held_by(spec, holder, &advice))
-    }
-}
-
-fn held_by(spec: &StickySpec, holder: &StickyHolder, advice: &str) -> Error {
-    let StickySpec { name, pool, address, .. } = spec;
-    let message = format!("the sticky name {name:?} of {pool}, {address}, is held by {holder}");
-    Error::new(ErrorCode::TRY_AGAIN, message).advise(advice)
-}
-
 impl Claiming<'_> {
     /// Takes the sticky names of the choices. Returns the outcome if a name was not taken.
     ///
     /// # Errors
-    /// As those of [`LeaseSession::hold`].
+    /// Another pod has a name; an object was edited by hand; the server does not answer, or refuses.
     pub(crate) fn hold_names(
         &mut self,
         choices: &mut [ChosenAddress<'_>],
@@ -238,7 +210,7 @@ impl Claiming<'_> {
             if choice.claim.replaces.is_some() {
                 return Err(not_for_names(choice.claim, choice.address));
             }
-            let (mark, before) = match self.session.hold(self.owner, wanted)? {
+            let (mark, before) = match self.session.take_name(self.owner, wanted)? {
                 Hold::Done(mark, before) => (mark, before),
                 Hold::Outdated => return Ok(Some(Claimed::Outdated)),
                 Hold::Unknown => return Ok(Some(Claimed::Unknown)),
@@ -247,12 +219,9 @@ impl Claiming<'_> {
             choice.sticky = Some(mark.clone());
             if let Some(before) = before {
                 self.renewed.insert(choice.index, (mark, *before));
-                if wanted.entered.is_some() {
-                    self.entered.insert(choice.index);
-                }
                 continue;
             }
-            self.hold(choice, self.mark(choice));
+            self.note_held(choice, self.mark(choice));
             if let Some(held) = self.held.get_mut(&choice.index) {
                 held.in_pool = false;
             }
@@ -280,7 +249,7 @@ impl Claiming<'_> {
             reservation: reservation.as_ref().map(ReservationMark::of),
             ..self.mark(choice)
         };
-        self.hold(choice, mark);
+        self.note_held(choice, mark);
         let seen = self.held[&choice.index].clone();
         let mark = match self.session.confirm(self.owner, &seen)? {
             Outcome::Done(mark) => mark,
@@ -294,13 +263,13 @@ impl Claiming<'_> {
         Ok(None)
     }
 
-    /// Returns the leases that the claims have made, for their release: without the objects of names
-    /// that others had before, and without entries that were there.
+    /// Returns the leases that the claims have made, for their release: without those of objects that
+    /// were there. Their entries and reservations stay with them, since another call may count on it.
     pub(crate) fn take_made(&mut self) -> impl Iterator<Item = HeldLease> {
-        let Self { held, renewed, entered, .. } = self;
-        let made = std::mem::take(held).into_iter().filter(|(index, _)| !entered.contains(index));
-        made.map(|(index, mut held)| {
-            held.mark.sticky = held.mark.sticky.filter(|_| !renewed.contains_key(&index));
+        let Self { held, renewed, .. } = self;
+        let made =
+            std::mem::take(held).into_iter().filter(|(index, _)| !renewed.contains_key(index));
+        made.map(|(_, mut held)| {
             if let Some(sticky) = &mut held.mark.sticky {
                 sticky.keep_seconds = 0;
             }
@@ -333,9 +302,9 @@ impl Claiming<'_> {
 fn in_use(choice: &ChosenAddress<'_>, how: &str) -> Error {
     let name = choice.wanted.as_ref().map_or("", |wanted| &wanted.sticky.name);
     let message = format!("{} of the sticky name {name:?} {how}", choice.address);
-    Error::new(ErrorCode::TAKEN, message)
-        .at(&choice.claim.request.path)
-        .advise("release the address for that other owner, or delete the StickyLease")
+    Error::new(ErrorCode::TAKEN, message).at(&choice.claim.request.path).advise(
+        "release the other owner's lease, or delete the StickyLease after its holder has ended",
+    )
 }
 
 /// Returns what an object says, if it is the one of a name and as this program writes it.
@@ -351,6 +320,7 @@ pub(crate) fn sound<'l>(lease: &'l StickyLease, pool: &str, name: &str) -> Resul
         Ok(spec) if !spec.range.contains(&spec.address) => {
             format!("spec.address {} is outside of spec.range {}", spec.address, spec.range)
         }
+        Ok(_) if lease.is_ending() => "metadata.deletionTimestamp is set".to_owned(),
         Ok(spec) => return Ok(spec),
         Err(fault) => format!("spec cannot be read: {fault}"),
     };

@@ -1,9 +1,17 @@
 //! Whether the holder of a sticky name is alive, as its pod and its node say.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
-use ipam_kube::STATIC_POD_UID;
+use ipam_kit::allocate::Owner;
+use ipam_kit::allocate::owner_index::time;
+use ipam_kit::{Error, ErrorCode, Result};
+use ipam_kube::{STATIC_POD_UID, is_object_name};
 use serde::Deserialize;
+
+use crate::session::LeaseSession;
+use crate::stamp::OwnerStamp;
+use crate::sticky_lease::{StickyHolder, StickyId, StickySpec, WantedSticky};
 
 /// A pod, as far as it tells whether it is alive.
 #[derive(Debug, Default, Deserialize)]
@@ -62,23 +70,129 @@ struct Taint {
 /// The taint, or label, of a node that an operator declares to be off.
 pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// Returns whether a pod of this uid may still run. `pod` is the present pod of its name, and `node`
-/// the node object that the pod names. A node that is NotReady changes nothing: it may run the pod.
+impl LeaseSession {
+    /// Fails while the holder of a sticky name may have its address in use.
+    ///
+    /// # Errors
+    /// Code 11: the holder is alive. Pod or node cannot be read, which says nothing about it. Code 7:
+    /// another interface of the owner's pod has the name.
+    pub(crate) fn refuse_live_holder(
+        &mut self,
+        owner: &Owner,
+        wanted: &WantedSticky,
+        spec: &StickySpec,
+        holder: &StickyHolder,
+    ) -> Result<()> {
+        if holder.pod.is_empty() {
+            // A container without a pod lives until its DEL.
+            return Err(held_by(spec, holder, "release it after its container has ended"));
+        }
+        if holder.is_of_pod(owner, &self.pod) {
+            if !holder.is_attached_as(owner) {
+                let message =
+                    format!("{:?} is the name of another interface of this pod", spec.name);
+                return Err(Error::config(&wanted.path, message)
+                    .advise("give each interface in one IPPool a name of its own, by cni-args"));
+            }
+            if holder.since.time() <= time(self.began) {
+                return Ok(());
+            }
+            return Err(held_by(spec, holder, "this call is of an earlier sandbox of that pod"));
+        }
+        let pod = self.read_pod(&holder.pod)?;
+        let is_ours = |pod: &HolderPod| pod.is_of(&self.pod.uid, &owner.scope.node);
+        if holder.pod == self.pod.podref
+            && holder.pod_uid.is_empty()
+            && pod.as_ref().is_some_and(is_ours)
+        {
+            // The holder was an earlier pod of this name, on another node.
+            return Ok(());
+        }
+        if !is_alive(&holder.pod_uid, pod.as_ref(), |name| self.store.read_node(name))? {
+            return Ok(());
+        }
+        let node = pod.as_ref().map_or("", |pod| &pod.spec.node_name);
+        let advice = format!(
+            "the address moves on when that pod has ended or is deleted; if its node {node} is off for good, give the node the taint {OUT_OF_SERVICE}"
+        );
+        Err(held_by(spec, holder, &advice))
+    }
+
+    /// Returns whether an entry without an object may be in use: the pod that its reservation names
+    /// is alive, and is not the owner's.
+    ///
+    /// # Errors
+    /// Pod or node cannot be read.
+    pub(crate) fn is_rest_in_use(
+        &mut self,
+        owner: &Owner,
+        id: &StickyId,
+        address: IpAddr,
+    ) -> Result<bool> {
+        let Some(reservation) = self.read_reservation(address)? else { return Ok(false) };
+        let stamp = OwnerStamp::of_reservation(&reservation);
+        let stamp = stamp.filter(|stamp| stamp.container == id.to_string());
+        let podref = reservation.spec.podref.filter(|podref| !podref.is_empty());
+        let Some((stamp, podref)) = stamp.zip(podref) else { return Ok(false) };
+        let is_earlier_sandbox = podref == self.pod.podref
+            && stamp.pod_uid == self.pod.uid
+            && stamp.node == owner.scope.node
+            && stamp.network == owner.scope.network.as_str()
+            && stamp.ifname == owner.ifname.as_str();
+        if is_earlier_sandbox {
+            return Ok(false);
+        }
+        let pod = self.read_pod(&podref)?;
+        is_alive(&stamp.pod_uid, pod.as_ref(), |name| self.store.read_node(name))
+    }
+
+    /// Reads the present pod of a name, which a person may have written.
+    fn read_pod(&mut self, podref: &str) -> Result<Option<HolderPod>> {
+        let parts = podref.split_once('/');
+        let parts = parts.filter(|(a, b)| is_object_name(a) && is_object_name(b));
+        let Some((namespace, name)) = parts else {
+            let message = format!("invalid name of the holder's pod, {podref:?}");
+            return Err(Error::new(ErrorCode::BACKEND, message)
+                .advise("release the address after its container has ended"));
+        };
+        self.store.read_pod(namespace, name)
+    }
+}
+
+fn held_by(spec: &StickySpec, holder: &StickyHolder, advice: &str) -> Error {
+    let StickySpec { name, pool, address, .. } = spec;
+    let message = format!("the sticky name {name:?} of {pool}, {address}, is held by {holder}");
+    Error::new(ErrorCode::TRY_AGAIN, message).advise(advice)
+}
+
+/// Returns whether a pod of this uid may still run. `pod` is the present pod of its name, whose node
+/// object is read if the pod says no more. A node that is NotReady changes nothing: it may run the
+/// pod.
 ///
 /// A holder without a uid is known by the pod's name alone.
-pub(crate) fn is_alive(uid: &str, pod: Option<&HolderPod>, node: Option<&HolderNode>) -> bool {
-    let Some(pod) = pod.filter(|pod| uid.is_empty() || pod.has_uid(uid)) else { return false };
-    if matches!(&*pod.status.phase, "Succeeded" | "Failed") {
-        return false;
+///
+/// # Errors
+/// Those of `read_node`.
+pub(crate) fn is_alive(
+    uid: &str,
+    pod: Option<&HolderPod>,
+    read_node: impl FnOnce(&str) -> Result<Option<HolderNode>>,
+) -> Result<bool> {
+    let pod = pod.filter(|pod| uid.is_empty() || pod.has_uid(uid));
+    let Some(pod) = pod.filter(|pod| !matches!(&*pod.status.phase, "Succeeded" | "Failed")) else {
+        return Ok(false);
+    };
+    match &*pod.spec.node_name {
+        // No node has such a pod yet, and nothing proves that it has ended.
+        "" => Ok(true),
+        name => Ok(read_node(name)?.is_some_and(|node| !node.is_out_of_service())),
     }
-    // No node has such a pod yet, and nothing proves that it has ended.
-    pod.spec.node_name.is_empty() || node.is_some_and(|node| !node.is_out_of_service())
 }
 
 impl HolderPod {
-    /// Returns the name of the pod's node; empty before it has one.
-    pub(crate) fn node_name(&self) -> &str {
-        &self.spec.node_name
+    /// Returns whether it is the pod that a runtime calls for: by its uid or, without one, by its node.
+    fn is_of(&self, uid: &str, node: &str) -> bool {
+        if uid.is_empty() { self.spec.node_name == node } else { self.has_uid(uid) }
     }
 
     /// Returns whether runtimes know the pod by a uid: its own or, of a static pod, the one that its
@@ -145,7 +259,11 @@ mod tests {
         ] {
             let pod: Option<HolderPod> = serde_json::from_value(pod.clone()).unwrap();
             let node: Option<HolderNode> = serde_json::from_value(node.clone()).unwrap();
-            assert_eq!(is_alive(uid, pod.as_ref(), node.as_ref()), expected, "{what}");
+            assert_eq!(is_alive(uid, pod.as_ref(), |_| Ok(node)).unwrap(), expected, "{what}");
         }
+        // The node is not asked of a pod that has ended.
+        let ended: HolderPod = serde_json::from_value(pod("u1", "Failed", "n1")).unwrap();
+        let asked = |_: &str| -> Result<_> { panic!("of an ended pod") };
+        assert!(!is_alive("u1", Some(&ended), asked).unwrap());
     }
 }

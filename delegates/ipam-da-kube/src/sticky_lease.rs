@@ -62,6 +62,9 @@ pub(crate) struct StickyHolder {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) pod_uid: String,
     pub(crate) since: Moment,
+    /// Until when the address was kept before this holder, for an ADD that fails and gives it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kept_until: Option<Moment>,
 }
 
 /// The id that the entry and the reservation of a sticky lease have in place of a container's. It
@@ -88,6 +91,8 @@ pub(crate) struct WantedSticky {
     pub(crate) object: String,
     pub(crate) pool: String,
     pub(crate) sticky: StickyName,
+    /// The place of the name in the configuration.
+    pub(crate) path: String,
     pub(crate) address: IpAddr,
     pub(crate) range: IpNet,
     /// The id of the entry that the address has, if it is of an object of this name.
@@ -121,17 +126,43 @@ impl StickyLease {
         StickyMark { object: name, uid, version: resource_version, keep_seconds }
     }
 
+    /// Returns whether the server has begun to delete the object, which finalizers keep.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
     /// Returns what the object says and the holder, if it has one.
     pub(crate) fn held(&self) -> Option<(&StickySpec, &StickyHolder)> {
         let spec = self.spec.as_ref().ok()?;
         Some((spec, spec.holder.as_ref()?))
     }
 
+    /// Returns what the object said before its holder, if it was kept then.
+    pub(crate) fn before_holder(&self) -> Option<StickySpec> {
+        let (spec, holder) = self.held()?;
+        holder.kept_until.map(|_| StickySpec {
+            holder: None,
+            kept_until: holder.kept_until,
+            ..spec.clone()
+        })
+    }
+
     /// Returns since when the address may go to others; `None` if it may not.
     pub(crate) fn expired(&self) -> Option<Moment> {
         let spec = self.spec.as_ref().ok()?;
         let until = spec.kept_until.filter(|until| *until <= Moment::now());
-        until.filter(|_| spec.holder.is_none())
+        until.filter(|_| spec.holder.is_none() && !self.is_ending())
+    }
+}
+
+impl StickySpec {
+    /// Returns whether it has what a claim has written, which does not know all times.
+    pub(crate) fn is_as_written(&self, written: &Self) -> bool {
+        let mut own = self.clone();
+        if let (Some(own), Some(written)) = (&mut own.holder, &written.holder) {
+            own.kept_until = written.kept_until;
+        }
+        own == *written
     }
 }
 
@@ -146,6 +177,7 @@ impl StickyHolder {
             pod: pod.podref.clone(),
             pod_uid: pod.uid.clone(),
             since: Moment::now(),
+            kept_until: None,
         }
     }
 
@@ -159,14 +191,18 @@ impl StickyHolder {
         self.container == owner.container.as_str() && self.is_attached_as(owner)
     }
 
-    /// Returns whether the holder is an earlier sandbox of an owner's pod, on the same interface. Some
-    /// runtimes name no uid: then the present pod of the name is the owner's.
-    pub(crate) fn is_earlier_sandbox_of(&self, owner: &Owner, pod: &Pod) -> bool {
-        let is_same = [&*self.pod_uid, ""].contains(&&*pod.uid) || self.pod_uid.is_empty();
-        is_same && self.pod == pod.podref && !pod.podref.is_empty() && self.is_attached_as(owner)
+    /// Returns whether the holder is another sandbox of an owner's pod. Some runtimes name no uid: then
+    /// only the node tells pods of one name apart.
+    pub(crate) fn is_of_pod(&self, owner: &Owner, pod: &Pod) -> bool {
+        let is_same = match self.pod_uid.is_empty() || pod.uid.is_empty() {
+            true => self.node == owner.scope.node,
+            false => self.pod_uid == pod.uid,
+        };
+        is_same && self.pod == pod.podref && !pod.podref.is_empty()
     }
 
-    fn is_attached_as(&self, owner: &Owner) -> bool {
+    /// Returns whether an owner has the interface of the holder.
+    pub(crate) fn is_attached_as(&self, owner: &Owner) -> bool {
         self.network == owner.scope.network.as_str() && self.ifname == owner.ifname.as_str()
     }
 }
@@ -202,6 +238,11 @@ impl StickyMark {
     pub(crate) fn id(&self) -> StickyId {
         let Self { object, uid, .. } = self.clone();
         StickyId { object, uid }
+    }
+
+    /// Returns whether an object is in this state.
+    pub(crate) fn is_state_of(&self, lease: &StickyLease) -> bool {
+        self.uid == lease.metadata.uid && self.version == lease.metadata.resource_version
     }
 }
 

@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use ipam_kit::Result;
 use ipam_kit::allocate::removal::may_be_held;
+use ipam_kit::{Error, ErrorCode, Result};
 use ipam_kube::Moment;
 use ipnet::IpNet;
 
@@ -42,7 +42,7 @@ impl LeaseSession {
                 Outcome::Lost | Outcome::Unknown => {}
             }
             match self.store.read_sticky(&seen.object)? {
-                Some(present) if present.mark() == *seen => {}
+                Some(present) if seen.is_state_of(&present) => {}
                 Some(present) if present.metadata.uid == seen.uid => {
                     let is_held = present.spec.as_ref().is_ok_and(|spec| spec.holder.is_some());
                     return Ok(if is_held { EndedHold::Changed } else { EndedHold::Kept });
@@ -56,29 +56,32 @@ impl LeaseSession {
     /// Deletes an object that is in the state that was seen.
     ///
     /// # Errors
-    /// As above.
+    /// The server does not answer or refuses, the outcome is unknown, or finalizers keep the object.
     pub(crate) fn delete_sticky(&mut self, seen: &StickyMark) -> Result<Removed> {
         self.sticky.remove(&seen.object);
         for _ in 0..TRIES {
             match self.store.delete_sticky(seen)? {
+                Outcome::Done(left) if left.metadata.deletion_timestamp.is_some() => {
+                    return Err(kept_by_finalizers(&seen.object));
+                }
                 Outcome::Done(_) => return Ok(Removed::Done),
                 Outcome::Missing => return Ok(Removed::Gone),
                 Outcome::Lost | Outcome::Unknown => {}
             }
             match self.store.read_sticky(&seen.object)? {
-                Some(present) if present.mark() == *seen => {}
+                Some(present) if seen.is_state_of(&present) => {}
                 Some(present) if present.metadata.uid == seen.uid => return Ok(Removed::Changed),
                 _ => return Ok(Removed::Gone),
             }
         }
         let message = format!("outcome unknown: the StickyLease {} may exist", seen.object);
-        Err(ipam_kit::Error::new(ipam_kit::ErrorCode::TRY_AGAIN, message).advise("call again"))
+        Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"))
     }
 
-    /// Removes the entry and the reservation of an object that is gone.
+    /// Removes the entry and the reservation of an object that is gone, in the turn at its pool.
     ///
     /// # Errors
-    /// As above.
+    /// The server does not answer or refuses, or the outcome is unknown.
     pub(crate) fn remove_rest(
         &mut self,
         id: &StickyId,
@@ -100,6 +103,12 @@ impl LeaseSession {
             ifname: None,
             in_pool: true,
         };
-        self.release(&[rest]).map(drop)
+        self.release_in_turn(rest)
     }
+}
+
+fn kept_by_finalizers(object: &str) -> Error {
+    let message = format!("the StickyLease {object} is deleted, and its finalizers keep it");
+    Error::new(ErrorCode::TRY_AGAIN, message)
+        .advise("its address is free once metadata.finalizers is empty: put no finalizer there")
 }

@@ -1,11 +1,12 @@
 //! The sticky leases of an owner among the entries of pools.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipam_kit::Result;
 use ipam_kit::allocate::Lease;
 use ipam_kit::allocate::ledger::Need;
 use ipam_kit::cni::Verb;
+use ipam_kube::is_unserved;
 
 use crate::lease_mark::LeaseMark;
 use crate::objects::PoolEntry;
@@ -15,11 +16,11 @@ use crate::read_pool::ReadPool;
 use crate::stamp::OwnerStamp;
 use crate::sticky_claim::sticky_of_container;
 use crate::sticky_lease::{StickyId, StickyLease};
-use crate::sticky_view::by_id;
 
 impl OwnerSearch<'_> {
-    /// Returns the objects of sticky names that the owner may have. A release lists those of its
-    /// container if anything shows that it has one; a claim has those that it has read.
+    /// Returns the objects of sticky names that the owner may have: for a claim those that it has
+    /// read, else those of the record and of the note, which is written before an object. Without
+    /// both, those of the container are listed if the pool has any.
     pub(crate) fn names(
         &mut self,
         pools: &BTreeMap<String, ReadPool>,
@@ -29,16 +30,25 @@ impl OwnerSearch<'_> {
             return Ok(read.map(|lease| (lease.id(), lease)).collect());
         }
         let noted = self.note.iter().flat_map(|note| &note.leases);
-        let mut leases = self.known.iter().chain(noted).filter_map(LeaseMark::of);
-        let mut entries = pools.values().flat_map(ReadPool::entries);
-        let is_shown = entries.any(|(_, _, entry)| {
-            entry.id.as_deref().is_some_and(|id| StickyId::parse(id).is_some())
-        });
-        if !is_shown && !leases.any(|mark| mark.sticky.is_some()) {
-            return Ok(BTreeMap::new());
+        let marks = self.known.iter().chain(noted).filter_map(LeaseMark::of);
+        let named: BTreeSet<String> = marks.filter_map(|mark| Some(mark.sticky?.object)).collect();
+        if self.known.is_empty() && self.note.is_none() {
+            let mut entries = pools.values().flat_map(ReadPool::entries);
+            let is_shown = entries.any(|(_, _, entry)| {
+                entry.id.as_deref().is_some_and(|id| StickyId::parse(id).is_some())
+            });
+            let labels = sticky_of_container(self.owner.container.as_str());
+            return if is_shown { self.session.sticky_with(&labels) } else { Ok(BTreeMap::new()) };
         }
-        let labels = sticky_of_container(self.owner.container.as_str());
-        Ok(by_id(self.session.store.list_sticky(&labels)?))
+        let mut names = BTreeMap::new();
+        for object in named {
+            match self.session.store.read_sticky(&object) {
+                Ok(lease) => names.extend(lease.map(|lease| (lease.id(), lease))),
+                Err(error) if is_unserved(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(names)
     }
 
     /// Judges the entry of a sticky lease by its object, or before a claim by the owner's note.

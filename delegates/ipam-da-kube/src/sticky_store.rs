@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 
 use ipam_kit::Result;
 use ipam_kube::{ApiChange, List, Resource};
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::objects::VERSION;
+use crate::objects::{VERSION, WrittenObject};
 use crate::patch::Patch;
 use crate::sticky_holder::{HolderNode, HolderPod};
 use crate::sticky_lease::{
@@ -26,21 +26,19 @@ impl ObjectStore {
         self.kube.get(&resource).map_err(explain(STICKY_LEASES))
     }
 
-    /// Returns the StickyLeases with these labels.
-    pub(crate) fn list_sticky(&mut self, labels: &str) -> Result<Vec<StickyLease>> {
+    /// Shows each StickyLease with these labels. If the list is interrupted, one is shown again.
+    pub(crate) fn list_sticky(
+        &mut self,
+        labels: &str,
+        each: &mut dyn FnMut(StickyLease),
+    ) -> Result<()> {
         let resource = sticky_resource(&self.namespace, None);
         let list = List { labels, page: 500, ..List::all(resource) };
-        let mut leases = Vec::new();
-        let mut each = |lease: StickyLease| {
-            leases.push(lease);
+        let mut each = |lease| {
+            each(lease);
             ControlFlow::Continue(())
         };
-        self.kube.list(&list, &mut each).map_err(explain(STICKY_LEASES))?;
-        // If the list was interrupted, a lease is shown again, in its later state.
-        leases.reverse();
-        leases.sort_by(|one, other| one.metadata.name.cmp(&other.metadata.name));
-        leases.dedup_by(|one, other| one.metadata.name == other.metadata.name);
-        Ok(leases)
+        self.kube.list(&list, &mut each).map_err(explain(STICKY_LEASES))
     }
 
     /// Makes a StickyLease, which exists once.
@@ -71,8 +69,9 @@ impl ObjectStore {
         change(&mut self.kube, &ApiChange::patch(resource, &body))
     }
 
-    /// Deletes a StickyLease that is in a certain state.
-    pub(crate) fn delete_sticky(&mut self, seen: &StickyMark) -> Result<Outcome<IgnoredAny>> {
+    /// Deletes a StickyLease that is in a certain state. The answer has the object if finalizers keep
+    /// it.
+    pub(crate) fn delete_sticky(&mut self, seen: &StickyMark) -> Result<Outcome<WrittenObject>> {
         let StickyMark { object, uid, version, .. } = seen;
         let preconditions = json!({"uid": uid, "resourceVersion": version});
         let body = json!({"preconditions": preconditions}).to_string();

@@ -4,15 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
-use ipam_kit::allocate::ledger::{Entry, Fault, Holder};
-use ipam_kit::allocate::{Lease, PoolRequest};
+use ipam_kit::allocate::ledger::{Entry, Fault, Holder, ViewQuery};
+use ipam_kit::allocate::{Lease, Owner, PoolRequest};
+use ipam_kit::pool::RangeSet;
 use ipam_kit::{Error, Result};
-use ipam_kube::Moment;
+use ipam_kube::is_unserved;
 use ipnet::IpNet;
 use log::warn;
 
 use crate::lease_mark::{LeaseMark, ReservationMark};
+use crate::names::readable_part;
 use crate::objects::Reservation;
+use crate::pools_token::HeldLease;
 use crate::read_pool::ReadPool;
 use crate::release::EndedHold;
 use crate::session::LeaseSession;
@@ -28,14 +31,16 @@ struct StickyEntry {
 }
 
 impl LeaseSession {
-    /// Fails for sticky names that cannot be kept as the requests say.
+    /// Fails for sticky names that cannot be kept as the requests say, and notes how long they are.
     ///
     /// # Errors
     /// Addresses have no reservations; or two pools of one call have the same name in one IPPool.
-    pub(crate) fn check_names(&self, requests: &[PoolRequest]) -> Result<()> {
+    pub(crate) fn check_names(&mut self, requests: &[PoolRequest]) -> Result<()> {
         let mut objects = BTreeSet::new();
         for request in requests {
             let Some((pool, object)) = self.sticky_object(request) else { continue };
+            let keep = request.sticky.as_ref().map(|sticky| sticky.keep.as_secs());
+            self.keep.extend(keep.map(|keep| (object.clone(), keep)));
             if !self.overlap_check {
                 let message = "false: an address stays with a name only where it is reserved";
                 return Err(Error::config("ipam.kube.overlapCheck", message)
@@ -77,44 +82,41 @@ impl LeaseSession {
     }
 
     /// Ends sticky leases whose time is over, for requests that find no other free address, and
-    /// removes what is left of objects that are gone. `pools` loses their entries.
+    /// removes what is left of objects that are gone. `pools` loses their entries. `held` are the
+    /// leases of the owner.
     ///
     /// # Errors
     /// The server does not answer, or refuses.
     pub(crate) fn end_expired(
         &mut self,
-        requests: &[PoolRequest],
+        query: &ViewQuery<'_>,
+        held: &[HeldLease],
         pools: &mut BTreeMap<String, ReadPool>,
         others: &BTreeMap<String, ReadPool>,
     ) -> Result<()> {
-        let mut objects = None;
-        for request in requests {
+        for request in query.requests {
             let Some(set) = &request.set else { continue };
+            let readable = readable_part(set, &request.path);
+            let set = request.leasable(readable.as_ref().unwrap_or(set));
             let serves = |address| match request.requested {
                 Some(requested) => requested == address,
                 None => set.refusal(address).is_none(),
             };
             let own = self.sticky_object(request).map(|(_, object)| object);
-            let candidates: Vec<StickyEntry> = entries(pools.values())
-                .filter(|entry| serves(entry.address) && own.as_ref() != Some(&entry.id.object))
+            let is_own = |id: &StickyId| own.as_ref() == Some(&id.object) && self.may_exist(id);
+            let candidates: BTreeMap<StickyId, StickyEntry> = entries(pools.values())
+                .filter(|entry| serves(entry.address) && !is_own(&entry.id))
+                .map(|entry| (entry.id.clone(), entry))
                 .collect();
-            if candidates.is_empty() || has_free(request, pools.values().chain(others.values())) {
+            if candidates.is_empty()
+                || held.iter().any(|held| request.is_served_by(&held.lease, &set))
+                || self.kept(request, pools, &BTreeSet::new())?.is_some_and(serves)
+                || has_free(&set, request.requested, pools.values().chain(others.values()))
+            {
                 continue;
             }
-            let objects = match &mut objects {
-                Some(objects) => objects,
-                None => objects.insert(by_id(self.store.list_sticky("")?)),
-            };
-            let mut over: Vec<(Option<Moment>, StickyEntry)> = Vec::new();
-            for entry in candidates {
-                match objects.get(&entry.id) {
-                    None => over.push((None, entry)),
-                    Some(lease) => over.extend(lease.expired().map(|since| (Some(since), entry))),
-                }
-            }
-            over.sort_by_key(|(since, _)| *since);
-            for (_, entry) in over {
-                if self.end_lease(&entry, objects.get(&entry.id))? {
+            for (entry, mark) in self.over(candidates)? {
+                if self.end_lease(query.owner, &entry, mark)? {
                     forget_entry(pools, &entry);
                     break;
                 }
@@ -123,17 +125,43 @@ impl LeaseSession {
         Ok(())
     }
 
+    /// Returns the leases that may be ended: first those without an object, then those with one, from
+    /// the one that is over for longest. Of all other objects nothing is kept in memory.
+    fn over(
+        &mut self,
+        candidates: BTreeMap<StickyId, StickyEntry>,
+    ) -> Result<Vec<(StickyEntry, Option<StickyMark>)>> {
+        let mut rest = candidates;
+        let mut over = Vec::new();
+        self.store.list_sticky("", &mut |lease| {
+            let entry = rest.remove(&lease.id());
+            over.extend(lease.expired().zip(entry).map(|(since, it)| (since, it, lease.mark())));
+        })?;
+        over.sort_by_key(|(since, ..)| *since);
+        let over = over.into_iter().map(|(_, entry, mark)| (entry, Some(mark)));
+        Ok(rest.into_values().map(|entry| (entry, None)).chain(over).collect())
+    }
+
     /// Ends a lease whose object has no holder, and removes its entry; false if another call has
-    /// taken the name.
-    fn end_lease(&mut self, entry: &StickyEntry, lease: Option<&StickyLease>) -> Result<bool> {
-        if let Some(lease) = lease {
-            let whole = StickyMark { keep_seconds: 0, ..lease.mark() };
-            if self.end_hold(entry.address, &whole)? != EndedHold::Over {
-                return Ok(false);
+    /// taken the name. The holder of an object that a person has deleted may be alive.
+    fn end_lease(
+        &mut self,
+        owner: &Owner,
+        entry: &StickyEntry,
+        mark: Option<StickyMark>,
+    ) -> Result<bool> {
+        let StickyEntry { id, range, address } = entry;
+        let is_over = match mark {
+            Some(mark) => {
+                let whole = StickyMark { keep_seconds: 0, ..mark };
+                self.end_hold(*address, &whole)? == EndedHold::Over
             }
+            None => !self.is_rest_in_use(owner, id, *address)?,
+        };
+        if is_over {
+            self.remove_rest(id, *range, *address)?;
         }
-        self.remove_rest(&entry.id, entry.range, entry.address)?;
-        Ok(true)
+        Ok(is_over)
     }
 
     /// Shows the sticky leases whose holders are on a node. `reserved` are the reservations of sticky
@@ -150,7 +178,7 @@ impl LeaseSession {
         if reserved.is_empty() && !self.memory.has_sticky() {
             return Ok(());
         }
-        for lease in self.store.list_sticky(&sticky_of_node(node))? {
+        for lease in self.sticky_with(&sticky_of_node(node))?.into_values() {
             let reservation = reserved.remove(&lease.id()).map(|(.., reservation)| reservation);
             let Some((spec, holder)) = lease.held() else { continue };
             if holder.node != node || holder.network != self.network.as_str() {
@@ -185,8 +213,28 @@ impl LeaseSession {
         pools: impl Iterator<Item = &'p ReadPool>,
     ) -> Result<BTreeMap<StickyId, StickyLease>> {
         match entries(pools).next() {
-            Some(_) => Ok(by_id(self.store.list_sticky("")?)),
+            Some(_) => self.sticky_with(""),
             None => Ok(BTreeMap::new()),
+        }
+    }
+
+    /// Lists the objects with these labels, also those that a person has edited. Where the kind is
+    /// missing, nothing has a name.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses.
+    pub(crate) fn sticky_with(&mut self, labels: &str) -> Result<BTreeMap<StickyId, StickyLease>> {
+        let mut leases = BTreeMap::new();
+        let listed = self.store.list_sticky(labels, &mut |lease| {
+            if let Err(fault) = &lease.spec {
+                warn!("the StickyLease {} cannot be read: {fault}", lease.metadata.name);
+            }
+            // If the list was interrupted, a lease is shown again, in its later state.
+            leases.insert(lease.id(), lease);
+        });
+        match listed {
+            Err(error) if !is_unserved(&error) => Err(error),
+            _ => Ok(leases),
         }
     }
 
@@ -224,16 +272,6 @@ impl LeaseSession {
     }
 }
 
-/// Sticky leases by the ids of their entries. Those that a person has edited are among them.
-pub(crate) fn by_id(leases: Vec<StickyLease>) -> BTreeMap<StickyId, StickyLease> {
-    for lease in &leases {
-        if let Err(fault) = &lease.spec {
-            warn!("the StickyLease {} cannot be read: {fault}", lease.metadata.name);
-        }
-    }
-    leases.into_iter().map(|lease| (lease.id(), lease)).collect()
-}
-
 fn entries<'p>(pools: impl Iterator<Item = &'p ReadPool>) -> impl Iterator<Item = StickyEntry> {
     pools.flat_map(|pool| {
         pool.entries().filter_map(|(_, address, entry)| {
@@ -243,12 +281,15 @@ fn entries<'p>(pools: impl Iterator<Item = &'p ReadPool>) -> impl Iterator<Item 
     })
 }
 
-/// Returns whether a request finds a free address.
-fn has_free<'p>(request: &PoolRequest, pools: impl Iterator<Item = &'p ReadPool>) -> bool {
-    let Some(set) = &request.set else { return true };
+/// Returns whether the requested address or, without one, any address is free.
+fn has_free<'p>(
+    set: &RangeSet,
+    requested: Option<IpAddr>,
+    pools: impl Iterator<Item = &'p ReadPool>,
+) -> bool {
     let mut taken = BTreeSet::new();
     pools.for_each(|pool| pool.add_taken(set, &mut taken));
-    if let Some(requested) = request.requested {
+    if let Some(requested) = requested {
         return !taken.contains(&requested);
     }
     let used = taken.iter().filter(|address| set.refusal(**address).is_none()).count();

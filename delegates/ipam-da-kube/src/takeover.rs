@@ -44,7 +44,7 @@ impl Claiming<'_> {
             Outcome::Unknown => return Ok(Outcome::Unknown),
         };
         let made_anew = mark.reservation.clone().filter(|own| !seen.mark.has_reservation(own));
-        self.hold(choice, mark);
+        self.note_held(choice, mark);
         match made_anew {
             Some(own) if !self.is_free_elsewhere(choice, &own)? => Ok(Outcome::Lost),
             _ => Ok(Outcome::Done(())),

@@ -62,7 +62,7 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
         }
     }
     let held = OwnerSearch::new(session, query, note).leases(&pools)?;
-    session.end_expired(query.requests, &mut pools, &others)?;
+    session.end_expired(query, &held, &mut pools, &others)?;
     let shown: Vec<&ReadPool> = pools.values().chain(others.values()).collect();
     let mut taken = BTreeSet::new();
     let mut views = Vec::new();

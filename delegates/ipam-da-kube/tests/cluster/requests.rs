@@ -199,8 +199,21 @@ fn of_sticky_names() {
     let keep = object("PATCH");
     counter.assert_sends(&[&keep], || drop(node.del_known("c2", &result).success()));
     counter.assert_sends(&[GET, &keep, &read, &confirm], || drop(node.add("c3")));
-    let list = "LIST stickyleases 200";
-    counter.assert_sends(&[GET, list, &read, &keep], || node.del("c3"));
+    counter.assert_sends(&[GET, &object("GET"), &read, &keep], || node.del("c3"));
+    // Nor is anything listed where the one address of a pool is kept for the name.
+    let small =
+        counter.node("node-1").with_subnets(&["10.1.3.0/30"]).with_in_pools("sticky", "web");
+    let small = small.with_in_pools("keep", "1h");
+    small.add("c5");
+    small.del("c5");
+    let expected = [
+        "GET ippools/10.1.3.0-30 200".to_owned(),
+        "PATCH stickyleases/10.1.3.0-30.web 200".to_owned(),
+        reservation("GET", "10.1.3.2"),
+        reservation("PATCH", "10.1.3.2"),
+    ];
+    let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+    counter.assert_sends(&expected, || drop(small.add("c6")));
     // Others pay nothing beside it.
     let plain = Node { pools: counter.node("node-1").pools, ..node };
     counter.assert_sends(&[GET, PATCH, RESERVE], || drop(plain.add("c4")));

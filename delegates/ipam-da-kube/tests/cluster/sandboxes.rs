@@ -2,7 +2,7 @@
 
 use ipam_testkit::node::addresses;
 use ipam_testkit::old::whereabouts::Whereabouts;
-use ipam_testkit::whereabouts::{Crds, Release};
+use ipam_testkit::whereabouts::{Crds, RESERVATIONS, Release};
 use serde_json::json;
 
 use crate::common::node::{Node, SUBNET, Sandbox};
@@ -141,4 +141,20 @@ fn a_lease_of_an_old_release_is_not_taken_over() {
         old.del("c1", "eth0", "ns/web-0").run().unwrap();
         assert_eq!(desk.held(), [""; 0], "{release:?}");
     }
+}
+
+#[test]
+fn a_call_that_began_before_a_later_sandbox_takes_another_address() {
+    let desk = Desk::new(&v094());
+    let node = Node::of(&desk);
+    let [old, new] = ["c1", "c2"].map(|container| sandbox(&node, container, "eth0", "u1"));
+    let result = new.add();
+    let address = addresses(&result).swap_remove(0);
+    let ahead = json!({"metadata": {"annotations": {"ipam-delegated/confirmed": "4070908800000"}}});
+    desk.patch(RESERVATIONS, &address, &ahead);
+    assert_ne!(old.address(), address);
+    old.del();
+    assert_eq!(desk.objects().held()[0].entry.id, "c2");
+    new.del();
+    assert_eq!(desk.held(), [""; 0]);
 }

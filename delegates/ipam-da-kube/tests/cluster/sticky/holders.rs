@@ -2,6 +2,7 @@
 
 use ipam_testkit::kube::Node as NodeObject;
 use ipam_testkit::node::addresses;
+use ipam_testkit::whereabouts::POOLS;
 use serde_json::{Value, json};
 
 use crate::common::Desk;
@@ -76,9 +77,10 @@ fn a_second_replica_is_told_which_pod_has_the_name() {
         desk.namespace
     );
     assert!(text.contains(&says), "{text}");
-    // The same pod may ask for the name once, too.
+    // It would wait for itself.
     let more = StickySandbox { ifname: "net1", ..a };
-    assert!(more.refused(11).contains(&says));
+    let own = "prevResult.pools[0].sticky: \"db\" is the name of another interface of this pod";
+    assert!(more.refused(7).contains(own));
     assert_eq!(holder(&desk, "db"), "c1");
     assert_eq!(addresses(&a.add()), addresses(&added));
     // What fails for the second one leaves nothing to its DEL.
@@ -168,10 +170,37 @@ fn the_next_sandbox_of_a_pod_takes_the_name_from_the_one_before() {
     assert_eq!(addresses(&new.add()), addresses(&added));
     old.del_known(&added);
     assert_eq!(holder(&desk, "web-0"), "c2");
+    // A call that began before the present sandbox is of an earlier one.
+    let ahead = json!({"spec": {"holder": {"since": "2099-01-01T00:00:00Z"}}});
+    desk.client.patch(&desk.sticky_path("10.1.2.0-24.web-0"), &ahead);
+    assert!(old.refused(11).contains("this call is of an earlier sandbox of that pod"));
+    desk.age_holder("web-0");
     // Of a runtime that names no uid.
     let bare = StickySandbox { container: "c3", pod: ("web-0", ""), ..new };
     assert_eq!(addresses(&bare.add()), addresses(&added));
     assert_eq!(StickySandbox { container: "c4", ..bare }.address(), addresses(&added)[0]);
+    // On another node only a look at the pod tells whether the holder is an earlier pod of its name.
+    let other = desk.sticky_node(&desk.node_object("n1"), "web-0", "1h");
+    let moved = StickySandbox { node: &other, container: "c5", ..bare };
+    assert_eq!(moved.address(), addresses(&added)[0]);
+    let stale = StickySandbox { container: "c6", ..bare };
+    assert!(stale.refused(11).contains("is held by"));
+}
+
+#[test]
+fn a_reservation_that_an_earlier_holder_left_names_the_new_one() {
+    let desk = sticky_desk();
+    let node = desk.sticky_node("node-1", "web", "1h");
+    let (a, b) = (desk.create_pod("a", ""), desk.create_pod("b", ""));
+    let a = StickySandbox::of_pod(&desk, &node, "c1", "a", &a);
+    let result = a.add();
+    a.del_known(&result);
+    let none = json!({"spec": {"allocations": {"2": null}}});
+    desk.patch(POOLS, "10.1.2.0-24", &none);
+    assert_eq!(StickySandbox::of_pod(&desk, &node, "c2", "b", &b).address(), "10.1.2.2");
+    let reservations = desk.objects().reservations();
+    assert_eq!(reservations["10.1.2.2"]["spec"]["podref"], format!("{}/b", desk.namespace));
+    desk.objects().assert_consistent();
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Which address a name has, and for how long.
 
-use ipam_testkit::node::{addresses, given};
+use ipam_testkit::node::{addresses, given, within};
+use ipam_testkit::whereabouts::POOLS;
 use serde_json::{Value, json};
 
 use crate::common::node::Node;
-use crate::common::sticky::sticky_desk;
+use crate::common::sticky::{StickySandbox, sticky_desk};
 
 /// A pool of two addresses.
 const TWO: &str = "10.1.2.0/30";
@@ -35,14 +36,32 @@ fn an_address_whose_time_is_over_stays_until_an_add_needs_it() {
         &desk.sticky_path("10.1.2.0-24.web"),
         &json!({"spec": {"keptUntil": "2026-02-01T00:00:00Z"}}),
     );
-    // The one that is over for longest goes first, and no other.
-    assert_eq!(plain.address("c1"), "10.1.2.6");
+    // An ADD that has an address needs no other.
+    for container in ["d2", "d2"] {
+        assert_eq!(db.address(container), "10.1.2.6");
+        assert!(desk.sticky("web").is_some());
+    }
+    db.del("d2");
+    desk.expire("db");
+    // The one that is over for longest goes first, and no other. The ADD does not wait for its own
+    // turn at the pool.
+    let quick = std::time::Duration::from_secs(15);
+    assert_eq!(within(quick, || plain.address("c1")), "10.1.2.6");
     assert_eq!(desk.sticky("db"), None);
     assert_eq!(web.address("w2"), "10.1.2.5");
     assert_eq!(db.call("ADD", "d3").failure().0, 100);
     web.del("w2");
     desk.expire("web");
+    // A static address is given without a lease, and so is not free.
+    let more = json!({"static": [{"address": "10.1.2.6/24"}]});
+    plain.del("c1");
+    let given = plain.call_with("ADD", "c3", &more).success();
+    assert_eq!(addresses(&given), ["10.1.2.5", "10.1.2.6"]);
+    plain.del("c3");
+    assert_eq!(web.address("w3"), "10.1.2.5");
+    web.del("w3");
     // A requested address is needed, too.
+    desk.expire("web");
     let asks = Node { pools: pool, ..Node::of(&desk) }.with_in_pools("requested-ip", "10.1.2.5");
     assert_eq!(asks.address("c2"), "10.1.2.5");
     assert_eq!(desk.sticky("web"), None);
@@ -96,20 +115,40 @@ fn a_failed_add_gives_a_name_back_as_it_was() {
     let mut pools = sticky.pools.as_array().unwrap().clone();
     pools.push(json!({"ranges": [{"subnet": "10.1.3.0/30"}], "requested-ip": "10.1.3.2"}));
     let and_more = Node { pools: pools.into(), ..desk.sticky_node("node-1", "web", "1h") };
+    let and_more = and_more.with_in_pools("keep", "0s");
     let taken = Node::of(&desk).with_subnets(&["10.1.3.0/30"]).named("node-2");
     assert_eq!(taken.address("c9"), "10.1.3.2");
     let before = desk.held();
     // A new name: nothing is left.
     assert_eq!(and_more.call("ADD", "c1").failure().0, 102);
     assert_eq!((desk.held(), desk.sticky("web")), (before, None));
-    // A name that is kept stays kept.
+    // A name that is kept stays kept, until the same time.
     sticky.add("c1");
     sticky.del("c1");
-    let before = desk.held();
+    let kept = |spec: Value| {
+        assert!(spec["keptUntil"].is_string() && spec["holder"].is_null(), "{spec}");
+        spec["keptUntil"].clone()
+    };
+    let before = (desk.held(), kept(desk.sticky("web").unwrap()["spec"].clone()));
+    let now = || (desk.held(), kept(desk.sticky("web").unwrap()["spec"].clone()));
     assert_eq!(and_more.call("ADD", "c2").failure().0, 102);
-    let spec = desk.sticky("web").unwrap()["spec"].clone();
-    assert!(spec["keptUntil"].is_string() && spec["holder"].is_null(), "{spec}");
-    assert_eq!(desk.held(), before);
+    assert_eq!(now(), before);
+    // An entry that was missing stays: another call of the name may count on it.
+    let none = json!({"spec": {"allocations": {"2": null}}});
+    desk.patch(POOLS, "10.1.2.0-24", &none);
+    assert_eq!(and_more.call("ADD", "c2").failure().0, 102);
+    assert_eq!(now(), before);
+}
+
+#[test]
+fn a_repeated_add_says_how_long_the_address_stays() {
+    let desk = sticky_desk();
+    let node = desk.sticky_node("node-1", "web", "0s");
+    node.add("c1");
+    let node = node.with_in_pools("keep", "1h");
+    let result = node.add("c1");
+    node.del_known("c1", &result).ended_well();
+    assert_eq!(desk.sticky("web").unwrap()["spec"]["keepSeconds"], 3600);
 }
 
 #[test]
@@ -186,7 +225,41 @@ fn what_is_left_of_an_object_that_a_person_deleted_is_removed_when_needed() {
     for (name, _) in desk.sticky_objects() {
         desk.client.delete(&desk.sticky_path(&name));
     }
+    // Also by the name itself.
+    assert_eq!(web.address("c2"), "10.1.2.2");
+    web.del("c2");
+    for (name, _) in desk.sticky_objects() {
+        desk.client.delete(&desk.sticky_path(&name));
+    }
     let plain = Node::of(&desk).named("node-2").with_subnets(&["10.1.2.0/30"]);
     assert_eq!(plain.address("c2"), "10.1.2.2");
     desk.objects().assert_consistent();
+    plain.del("c2");
+    // Not while the pod runs, which its reservation names.
+    let uid = desk.create_pod("a", "");
+    StickySandbox::of_pod(&desk, &web, "c3", "a", &uid).add();
+    for (name, _) in desk.sticky_objects() {
+        desk.client.delete(&desk.sticky_path(&name));
+    }
+    assert_eq!(plain.call("ADD", "c4").failure().0, 100);
+    desk.force_delete_pod("a");
+    assert_eq!(plain.address("c4"), "10.1.2.2");
+}
+
+#[test]
+fn an_object_that_finalizers_keep_keeps_its_address() {
+    let desk = sticky_desk();
+    let web = desk.sticky_node("node-1", "web", "0s");
+    let result = web.add("c1");
+    let path = desk.sticky_path("10.1.2.0-24.web");
+    desk.client.patch(&path, &json!({"metadata": {"finalizers": ["example.org/backup"]}}));
+    let before = desk.held();
+    let (code, text) = web.del_known("c1", &result).failure();
+    assert!(code == 11 && text.contains("its finalizers keep it"), "{code} {text}");
+    let (code, text) = web.call("ADD", "c2").failure();
+    assert!(code == 103 && text.contains("metadata.deletionTimestamp is set"), "{code} {text}");
+    assert_eq!(desk.held(), before);
+    desk.client.patch(&path, &json!({"metadata": {"finalizers": null}}));
+    web.del_known("c1", &result).ended_well();
+    assert_eq!((desk.held(), desk.sticky("web")), (Vec::new(), None));
 }

@@ -3,7 +3,7 @@
 
 use ipam_testkit::kube::Node as NodeObject;
 use ipam_testkit::node::given;
-use ipam_testkit::whereabouts::{Crds, RESERVATIONS};
+use ipam_testkit::whereabouts::{Crds, POOLS, RESERVATIONS};
 use serde_json::{Value, json};
 
 use crate::common::node::Node;
@@ -60,12 +60,14 @@ fn a_call_that_lacks_a_right_names_the_rule_and_changes_nothing() {
         let other = desk.create_pod("b", &object);
         let second = StickySandbox::of_pod(&desk, &two, "c2", "b", &other);
         let is_new = verb == "create";
+        let plain = Node::of(&desk).named("node-3");
+        let others = plain.add("c3");
         let held = if is_new { json!({}) } else { given(&first.add()) };
         let before = desk.all();
         let rule = desk.lack(resource, verb);
         let outcome = match (resource, verb) {
             ("stickyleases", "create") => first.call_with("ADD", &json!({})),
-            ("stickyleases", "list") => first.call_with("DEL", &json!({})),
+            ("stickyleases", "list") => one.gc(&[]),
             ("stickyleases", "delete") => first.call_with("DEL", &held),
             ("stickyleases", "patch") => first.call_with("ADD", &json!({})),
             _ => second.call_with("ADD", &json!({})),
@@ -75,6 +77,9 @@ fn a_call_that_lacks_a_right_names_the_rule_and_changes_nothing() {
         let (code, text) = one.typed(&["lint", "--json"]).failure();
         assert!(code == 103 && text.contains(&rule), "{resource} {verb}: {code} {text}");
         assert_eq!(desk.all(), before, "{resource} {verb}");
+        // Others need no right to names.
+        plain.check("c3", &others).ended_well();
+        plain.del_known("c3", &json!({})).ended_well();
         desk.log_in(&desk.login);
         first.call_with("DEL", &held).ended_well();
         assert_eq!(desk.all(), (Vec::new(), Vec::new()), "{resource} {verb}");
@@ -126,6 +131,15 @@ fn a_server_without_the_kind_or_with_another_definition_is_told() {
     assert_eq!(desk.all(), (before, Vec::new()));
     kube.delete(&own);
     ipam_testkit::world::until("the kind is gone", || kube.get(&own).is_none());
+    // What is left of an object holds its address, and no other call fails by it.
+    let rest = json!({"id": "sticky:10.1.2.0-24.web:7c0e", "podref": "", "ifname": ""});
+    desk.patch(POOLS, "10.1.2.0-24", &json!({"spec": {"allocations": {"9": rest}}}));
+    let blank = Node::of(&desk);
+    blank.check("c0", &json!({})).ended_well();
+    blank.del("c0");
+    assert!(plain.told(&["list"]).contains("10.1.2.9"));
+    plain.told(&["release", "10.1.2.9", "--yes"]);
+    assert_eq!(desk.held(), [""; 0]);
 }
 
 #[test]
@@ -221,4 +235,53 @@ fn a_change_whose_answer_is_lost_is_looked_up() {
         desk.objects().assert_consistent();
         assert_eq!(desk.held().len(), 2, "{target}");
     }
+}
+
+#[test]
+fn a_change_that_did_not_arrive_is_sent_again() {
+    let desk = sticky_desk();
+    let relay = desk.relayed();
+    let web = desk.sticky_node("node-1", "web", "1h");
+    web.add("c1");
+    web.del("c1");
+    let lost = std::sync::atomic::AtomicBool::new(false);
+    relay.decide(move |ask| match ask.method == "DELETE" && ask.target.contains("stickyleases") {
+        true if !lost.swap(true, std::sync::atomic::Ordering::SeqCst) => {
+            Fate::Answer(504, r#"{"kind": "Status", "message": "late"}"#.to_owned())
+        }
+        _ => Fate::Pass,
+    });
+    assert!(web.told(&["release", "10.1.2.2", "--yes"]).contains("10.1.2.2"));
+    assert_eq!(desk.all(), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn an_add_that_fails_after_its_claims_gives_a_name_back_as_it_was() {
+    let desk = sticky_desk();
+    let web = desk.sticky_node("node-1", "web", "0s");
+    let kept = desk.sticky_node("node-1", "web", "1h");
+    kept.add("c0");
+    kept.del("c0");
+    let plain = Node::of(&desk).with_subnets(&["10.1.3.0/24"]);
+    let mut pools = plain.pools.as_array().unwrap().clone();
+    plain.add("c1");
+    let state = || {
+        let spec = desk.sticky("web").unwrap()["spec"].clone();
+        (desk.held(), spec["keptUntil"].clone(), spec["holder"].clone())
+    };
+    let before = state();
+    pools.extend(web.pools.as_array().unwrap().clone());
+    let both = Node { pools: pools.into(), ..plain };
+    let relay = desk.relayed();
+    // The lease that is to stay is always changed by another call.
+    relay.decide(|ask| match ask.method == "PATCH" && ask.target.contains("/10.1.3.") {
+        true if ask.target.contains(RESERVATIONS) => Fate::Answer(
+            409,
+            r#"{"kind": "Status", "reason": "Conflict", "message": "m", "code": 409}"#.to_owned(),
+        ),
+        _ => Fate::Pass,
+    });
+    let (code, text) = both.call("ADD", "c1").failure();
+    assert_eq!(code, 11, "{text}");
+    assert_eq!(state(), before);
 }
