@@ -49,7 +49,7 @@ impl MisspeltKey {
 
     /// Whether it differs from the known key in upper and lower case alone.
     fn is_in_other_letters(&self) -> bool {
-        folded(&self.key) == folded(self.meant)
+        is_same_to_go(&self.key, self.meant)
     }
 
     /// The key as a line of a log.
@@ -76,13 +76,17 @@ pub fn to_json(keys: &[Key]) -> Value {
 /// The known key that a misspelt one resembles most: it differs in upper and lower case as Go reads
 /// it, in `-` or `_`, in a plural `s`, or in at most two letters (one, if the known key has at most
 /// five letters). Two swapped letters count as one. `None` for a known key.
-pub fn nearest<'a>(key: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(
+    key: &str,
+    known: impl IntoIterator<Item = &'a str, IntoIter: Clone>,
+) -> Option<&'a str> {
+    let known = known.into_iter();
+    if known.clone().any(|known| known == key) {
+        return None;
+    }
     let written = Letters::of(key);
     let mut nearest: Option<(usize, &str)> = None;
     for known in known {
-        if known == key {
-            return None;
-        }
         let meant = Letters::of(known);
         let Some(distance) = written.distance(&meant) else { continue };
         if nearest.is_none_or(|(least, _)| distance < least) {
@@ -184,8 +188,7 @@ const OTHER_LETTERS: &str = "keys are case-sensitive";
 /// There is such a key; the error names its path.
 pub fn refuse_other_letters(object: &Map<String, Value>, known: &[&str], path: &str) -> Result<()> {
     for key in object.keys().filter(|key| !known.contains(&key.as_str())) {
-        let folded_key = folded(key);
-        if let Some(meant) = known.iter().find(|known| folded(known) == folded_key) {
+        if let Some(meant) = known.iter().find(|known| is_same_to_go(key, known)) {
             let path = format!("{path}.{}", key.escape_debug());
             return Err(Error::config(path, format!("unknown key (did you mean {meant}?)"))
                 .advise(OTHER_LETTERS));
@@ -204,14 +207,18 @@ pub fn refuse_other_letters_inside(value: &Value, keys: &[Key], path: &str) -> R
     refused.map_or(Ok(()), |it| Err(it.error()))
 }
 
-/// A key as Go compares it: regardless of case, also of two letters beyond ASCII.
-pub(crate) fn folded(key: &str) -> String {
-    let letters = key.chars().map(|letter| match letter {
+/// Whether two keys are one to Go.
+pub(crate) fn is_same_to_go(key: &str, other: &str) -> bool {
+    folded(key).eq(folded(other))
+}
+
+/// The letters of a key as Go compares them: regardless of case, also of two letters beyond ASCII.
+pub(crate) fn folded(key: &str) -> impl Iterator<Item = char> {
+    key.chars().map(|letter| match letter {
         '\u{17f}' => 's',
         '\u{212a}' => 'k',
         letter => letter.to_ascii_lowercase(),
-    });
-    letters.collect()
+    })
 }
 
 /// The letters of a key that count in a comparison.
@@ -219,7 +226,7 @@ struct Letters(Vec<char>);
 
 impl Letters {
     fn of(key: &str) -> Self {
-        Self(folded(key).chars().filter(|letter| !matches!(letter, '-' | '_')).collect())
+        Self(folded(key).filter(|letter| !matches!(letter, '-' | '_')).collect())
     }
 
     /// How many letters differ from a known key's; `None` for too many.

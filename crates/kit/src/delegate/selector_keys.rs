@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::cni::shown;
 use crate::error::{Error, Result};
 use crate::host::Settings;
-use crate::keys::folded;
+use crate::keys::{folded, is_same_to_go};
 
 /// Keys of `ipam` that decide about the chain itself: the network configuration alone sets them.
 pub const CHAIN_KEYS: [&str; 11] = [
@@ -43,8 +43,8 @@ pub const SELECTOR_KEYS: [&str; 11] = [
 
 /// Whether a key is the chain's own or configures logs. Case is ignored, as plugins in Go do.
 pub fn is_chain_key(key: &str) -> bool {
-    let key = folded(key);
-    key.starts_with("log") || CHAIN_KEYS.iter().any(|known| folded(known) == key)
+    folded(key).take(3).eq("log".chars())
+        || CHAIN_KEYS.iter().any(|known| is_same_to_go(key, known))
 }
 
 /// Refuses settings that a selector may not make for any delegate. Errors put `path` before the
@@ -67,7 +67,7 @@ pub fn refuse_forbidden(
             return Err(Error::config(path, message).advise("remove it from the selector's source"));
         }
         let file = Path::new(value.as_str().unwrap_or_default());
-        if is_key(key, "dataDir") && !value.is_null() && !settings.allows_data_dir(file) {
+        if is_same_to_go(key, "dataDir") && !value.is_null() && !settings.allows_data_dir(file) {
             let message = format!("{} is outside the allowed folders", shown(value));
             return Err(Error::config(path, message)
                 .advise(format!(
@@ -76,7 +76,7 @@ pub fn refuse_forbidden(
             )));
         }
         // A missing file gives the same error: it must not show which files exist.
-        let names_file = is_key(key, "resolvConf") && !releases && !is_empty(value);
+        let names_file = is_same_to_go(key, "resolvConf") && !releases && !is_empty(value);
         if names_file && !settings.allows_resolv_conf(file) {
             let message =
                 format!("{} is not a regular file inside the allowed folders", shown(value));
@@ -97,7 +97,7 @@ pub fn refuse_forbidden(
 pub fn other_spelling<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
     let others = object.iter().filter(|(_, value)| !value.is_null());
     let mut others = others.map(|(other, _)| other.as_str()).filter(|other| *other != key);
-    others.find(|other| is_key(other, key))
+    others.find(|other| is_same_to_go(other, key))
 }
 
 /// The error of a key that is there twice, in different case.
@@ -109,10 +109,6 @@ pub fn twice(path: &str, other: &str) -> Error {
 
 fn is_empty(value: &Value) -> bool {
     value.is_null() || value == ""
-}
-
-fn is_key(key: &str, known: &str) -> bool {
-    folded(key) == folded(known)
 }
 
 #[cfg(test)]
