@@ -44,6 +44,8 @@ enum Scenario {
     First,
     /// ADD that finds a record long enough to be compacted.
     Compaction,
+    /// ADD that finds an unreadable record, and sets it aside.
+    Aside,
     /// DEL after an ADD that was killed.
     DelUnsure,
     /// ADD that first repeats the DEL of another container's killed ADD.
@@ -51,7 +53,7 @@ enum Scenario {
 }
 
 impl Scenario {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Add,
         Self::Del,
         Self::DelInFolder,
@@ -59,6 +61,7 @@ impl Scenario {
         Self::Idempotent,
         Self::First,
         Self::Compaction,
+        Self::Aside,
         Self::DelUnsure,
         Self::Repeat,
     ];
@@ -75,9 +78,12 @@ impl Scenario {
             Self::Del => &["DEL"],
             Self::Undo => &["ADD", "DEL"],
             // To the delegate the same as above.
-            Self::DelInFolder | Self::First | Self::Compaction | Self::DelUnsure | Self::Repeat => {
-                &[]
-            }
+            Self::DelInFolder
+            | Self::First
+            | Self::Compaction
+            | Self::Aside
+            | Self::DelUnsure
+            | Self::Repeat => &[],
         }
     }
 }
@@ -176,6 +182,7 @@ impl Stage {
         match scenario {
             Scenario::DelInFolder => stage.world.put_record_in_folder(VICTIM),
             Scenario::Compaction => stage.make_long_record(),
+            Scenario::Aside => fs::write(stage.world.record(VICTIM), "no event\n").unwrap(),
             Scenario::DelUnsure => stage.make_unfinished(VICTIM, ""),
             Scenario::Repeat => {
                 let released = "{\"event\":\"released\",\"time\":1,\"due\":1}\n";
@@ -311,8 +318,10 @@ impl Stage {
             self.call("ADD", VICTIM)?;
         } else {
             // host-local itself refuses the ADD of an owner that has an address.
-            // One of the two recoveries of each point has nothing but the record.
-            match point.nth.is_multiple_of(2) == (point.next == Next::Del) {
+            // One of the two recoveries of each point has nothing but the record. One that was
+            // unreadable needs the configuration.
+            let by_record = point.nth.is_multiple_of(2) == (point.next == Next::Del);
+            match by_record && self.scenario != Scenario::Aside {
                 true => del_by_the_record(world, VICTIM, &self.network)?,
                 false => drop(self.call("DEL", VICTIM)?),
             }

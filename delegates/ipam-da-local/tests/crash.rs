@@ -40,6 +40,8 @@ enum Scenario {
     DualStack,
     /// ADD after host-local has written.
     AfterHostLocal,
+    /// ADD that finds the index full, and beside it the one of an earlier release.
+    FullIndex,
     /// ADD on a file system without hard links.
     NoLinks,
     /// ADD that finds the second pool full.
@@ -54,13 +56,14 @@ enum Scenario {
 
 use Scenario::*;
 
-const ALL: [Scenario; 12] = [
+const ALL: [Scenario; 13] = [
     First,
     Add,
     Again,
     PoolsChanged,
     DualStack,
     AfterHostLocal,
+    FullIndex,
     NoLinks,
     Full,
     Leftover,
@@ -196,6 +199,7 @@ impl Stage {
                 place.call(Program::HostLocal, "ADD", "theirs").success();
                 place.call(Program::HostLocal, "DEL", "theirs").success();
             }
+            FullIndex => self.fill_index(),
             Leftover => set_age(&place.put("10.5.0.3", ""), LONG),
             Gc => {
                 for name in ["10.5.0.30", "10.5.0.31"] {
@@ -206,6 +210,21 @@ impl Stage {
             }
             _ => {}
         }
+    }
+
+    fn fill_index(&self) {
+        let root = self.place.world.path("state/local/net");
+        let folder = root.join(&ipam_testkit::world::names(&root)[0]);
+        let path = folder.join("index");
+        let mut index = fs::read(&path).unwrap();
+        for (number, slot) in index[4096..].chunks_mut(128).enumerate() {
+            let entry = format!("gone{number}:eth0 10.9.9.9");
+            slot[..entry.len()].copy_from_slice(entry.as_bytes());
+        }
+        fs::write(path, index).unwrap();
+        fs::create_dir(folder.join("owners")).unwrap();
+        std::os::unix::fs::symlink("10.5.0.2", folder.join("owners/other:eth0")).unwrap();
+        fs::write(folder.join("stamp"), "123456789 1 1 \n").unwrap();
     }
 
     fn program(&self) -> Program {
