@@ -59,7 +59,7 @@ struct Stamp {
 }
 
 /// An owner as a key of the table.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct IndexKey(String);
 
 /// Lease files changed this many seconds before the stamp are read again: clocks are coarse.
@@ -155,7 +155,7 @@ impl LeaseIndex {
                 (OwnerTable::create(&self.path(), leases)?, None)
             }
         };
-        self.remove_earlier_layout();
+        self.remove_links();
         let stamped = stamp.filter(|it| it.is_of_this_clock(&boot)).map(|stamp| stamp.written);
         let mut known = prune(&table, folder, stamped)?;
         known.sort_unstable();
@@ -198,7 +198,7 @@ impl LeaseIndex {
 
     /// Removes the index of earlier releases: a link for each owner, and a stamp. After a
     /// downgrade they make it anew.
-    fn remove_earlier_layout(&self) {
+    fn remove_links(&self) {
         let _ = fs::remove_file(self.root.join("stamp"));
         let _ = fs::remove_dir_all(self.root.join("owners"));
     }

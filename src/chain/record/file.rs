@@ -183,10 +183,17 @@ impl RecordFile {
     /// Reads a record without its lock, and reports whether a call works on it. A record of a newer program is
     /// [`Presence::Unreadable`], too; its error has the advice to upgrade.
     pub(crate) fn look(place: &RecordPlace) -> Presence<(Record, bool)> {
-        let path = place.path();
-        let mut file = match open_own(path, OFlags::RDONLY, 0) {
+        let give_up = Instant::now() + Self::PATIENCE;
+        let (path, file) = loop {
+            let path = place.path();
+            match open_own(path, OFlags::RDONLY, 0) {
+                Err(error) if may_be_elsewhere(&error, place, path, give_up) => {}
+                file => break (path, file),
+            }
+        };
+        let mut file = match file {
             Ok(file) => file,
-            Err(error) if is_absent(&error) => return Presence::Absent,
+            Err(error) if is_absent(&error) && place.is_own(path) => return Presence::Absent,
             Err(error) => return Presence::Unreadable(unreadable(path, error)),
         };
         let busy = file.try_lock_shared().is_err();
