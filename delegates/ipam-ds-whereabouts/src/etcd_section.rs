@@ -9,6 +9,10 @@ use crate::merged_keys::MergedKeys;
 use crate::tolerance::Tolerance;
 use crate::written::Written;
 
+/// The results of Multus, which runs whereabouts. By them a DEL of one interface tells the addresses
+/// of the container's others, which whereabouts gave.
+const RESULTS: &str = "/var/lib/cni/multus/results";
+
 /// Reads the keys of whereabouts as members of the section. Those of the configuration count first;
 /// if it names servers, all others are about these.
 ///
@@ -27,7 +31,10 @@ pub(crate) fn members(
         tolerance.allow(parse_value(&ipam["etcd"], "ipam.etcd"))?;
     let mut own = own.unwrap_or_default();
     own.retain(|_, value| !value.is_null());
-    let mut members = Map::from_iter([("layout".to_owned(), json!("whereabouts"))]);
+    let mut members = Map::from_iter([
+        ("layout".to_owned(), json!("whereabouts")),
+        ("resultCache".to_owned(), json!(RESULTS)),
+    ]);
     if !own.contains_key("endpoints") {
         // A list with commas is ours: whereabouts has one server.
         let hosts = host.value.split(',').map(str::trim).filter(|host| !host.is_empty());
@@ -88,6 +95,13 @@ mod tests {
         answer["etcd"].clone()
     }
 
+    fn at(endpoints: &[&str]) -> Value {
+        json!({
+            "layout": "whereabouts", "resultCache": "/var/lib/cni/multus/results",
+            "endpoints": endpoints,
+        })
+    }
+
     #[test]
     fn the_keys_of_whereabouts_become_the_section() {
         let ipam = json!({
@@ -95,19 +109,21 @@ mod tests {
             "etcd_key_file": "/k", "etcd_ca_cert_file": "/a", "etcd_username": "u",
         });
         let flat = json!({"etcd_host": "other", "etcd_password": "p", "etcd_cert_file": "/other"});
-        assert_eq!(
-            section(ipam, flat),
-            json!({
-                "layout": "whereabouts", "endpoints": ["10.0.0.1:2379", "10.0.0.2:2379"],
-                "certFile": "/c", "keyFile": "/k", "trustedCaFile": "/a",
-                "username": "u", "password": "p",
-            })
-        );
+        let mut expected = at(&["10.0.0.1:2379", "10.0.0.2:2379"]);
+        for (key, value) in [
+            ("certFile", "/c"),
+            ("keyFile", "/k"),
+            ("trustedCaFile", "/a"),
+            ("username", "u"),
+            ("password", "p"),
+        ] {
+            expected[key] = value.into();
+        }
+        assert_eq!(section(ipam, flat), expected);
     }
 
     #[test]
     fn files_count_with_a_certificate_and_its_key_or_https() {
-        let plain = |host: &str| json!({"layout": "whereabouts", "endpoints": [host]});
         for keys in [
             json!({"etcd_ca_cert_file": "/a", "etcd_cert_file": "/c"}),
             json!({"etcd_ca_cert_file": "/a", "etcd_key_file": "/k"}),
@@ -115,10 +131,10 @@ mod tests {
         ] {
             let mut ipam = keys;
             ipam["etcd_host"] = "a:2379".into();
-            assert_eq!(section(ipam, json!({})), plain("a:2379"));
+            assert_eq!(section(ipam, json!({})), at(&["a:2379"]));
         }
         let ipam = json!({"etcd_host": "HTTPS://a", "etcd_ca_cert_file": "/a"});
-        let mut secured = plain("HTTPS://a");
+        let mut secured = at(&["HTTPS://a"]);
         secured["trustedCaFile"] = "/a".into();
         assert_eq!(section(ipam, json!({})), secured);
     }
@@ -126,11 +142,10 @@ mod tests {
     #[test]
     fn a_section_of_the_configuration_counts_first() {
         let host = json!({"etcd_host": "a", "etcd_username": "u", "etcd_password": "p"});
-        let ipam = json!({"etcd": {"timeout": "5s", "endpoints": ["b"]}});
+        let ipam = json!({"etcd": {"resultCache": "/r", "endpoints": ["b"]}});
         assert_eq!(section(ipam, host.clone()), json!({"layout": "whereabouts"}));
         let ipam = json!({"etcd": {"username": "own", "layout": null}});
-        let expected = json!({"layout": "whereabouts", "endpoints": ["a"]});
-        assert_eq!(section(ipam, host.clone()), expected);
+        assert_eq!(section(ipam, host.clone()), at(&["a"]));
         let wrong = Call::bare(json!({"etcd": "a"})).flat(&host);
         wrong.err(7, "ipam.etcd: expected an object, found a string");
     }
