@@ -239,6 +239,33 @@ fn while_the_mutex_is_held_nothing_is_written_and_its_end_lets_calls_go_on() {
 }
 
 #[test]
+fn a_call_keeps_its_place_in_one_mutex_while_it_queues_in_another() {
+    let etcd = Etcd::start();
+    let other_pool = "/whereabouts/10.2.0.0/24";
+    let node = node(&etcd).with_subnets(&["10.1.0.0/24", "10.2.0.0/24"]);
+    let requests = etcd.requests();
+    let hold = |pool: &str| {
+        let lease = requests.grant(600).unwrap();
+        assert!(requests.create(&format!("{pool}/694d"), "", lease).unwrap());
+        lease
+    };
+    let places = |pool: &str| etcd.keys(&format!("{pool}/")).len();
+    let until_queued = |pool: &str| within(Duration::from_secs(5), || while places(pool) < 2 {});
+    let first = hold(POOL);
+    std::thread::scope(|scope| {
+        let add = scope.spawn(|| addresses(&node.add("c1")));
+        until_queued(POOL);
+        let second = hold(other_pool);
+        requests.revoke(first).unwrap();
+        until_queued(other_pool);
+        assert_eq!(places(POOL), 1);
+        requests.revoke(second).unwrap();
+        assert_eq!(add.join().unwrap(), ["10.1.0.2", "10.2.0.2"]);
+    });
+    assert_eq!((places(POOL), places(other_pool)), (0, 0), "no ticket is left");
+}
+
+#[test]
 fn twenty_at_once_on_several_nodes_hold_addresses_of_their_own() {
     const NODES: usize = 10;
     let etcd = Etcd::start();

@@ -29,7 +29,7 @@ use ipam_kit::cni::Verb;
 use ipam_kit::{Request, Result};
 use ipnet::IpNet;
 
-use self::pool_locks::PoolQueue;
+use self::pool_locks::PoolQueues;
 use self::pools::ValueKeys;
 use self::written_values::WrittenValues;
 use super::node_turn::NodeTurn;
@@ -49,7 +49,7 @@ pub(crate) struct WhereaboutsLedger {
     keys: ValueKeys,
     written: WrittenValues,
     hints: OwnerHints,
-    locks: PoolQueue,
+    locks: PoolQueues,
     node_turn: NodeTurn,
     /// The pools of this network; none when its ranges cannot be read.
     network_pools: BTreeSet<IpNet>,
@@ -69,7 +69,7 @@ impl WhereaboutsLedger {
             keys: ValueKeys::new(&store.prefix),
             written: WrittenValues::new(&state, &store.prefix, request.network.name()),
             hints: OwnerHints::open(&state, &store.result_cache),
-            locks: PoolQueue::default(),
+            locks: PoolQueues::default(),
             node_turn: NodeTurn::new(&state, request.deadline),
             network_pools,
             verb: request.verb,

@@ -1,6 +1,8 @@
 //! The mutexes of pools: a call waits for one, and after some refusals queues in it.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::Bound;
 use std::time::Duration;
 
 use etcd_client::{Compare, KeyValue, Txn, TxnOp};
@@ -19,18 +21,16 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// The time that a call must have left for another try.
 const LAST: Duration = Duration::from_millis(200);
 
-/// The place of a call in the queue of a mutex. It queues in one mutex at a time, so that two calls
-/// never wait for each other.
+/// The places of a call in the queues of mutexes. While it waits for a pool, it has places in pools
+/// before that one alone, in one order, so that two calls never wait for each other.
 #[derive(Debug, Default)]
-pub(super) struct PoolQueue {
-    queue: LockQueue,
-    /// The pool in whose mutex the call queues.
-    awaited: Option<IpNet>,
+pub(super) struct PoolQueues {
+    queues: BTreeMap<IpNet, LockQueue>,
     /// How often another process has changed a pool first.
     races: u32,
 }
 
-impl PoolQueue {
+impl PoolQueues {
     /// Guards a change of some pools: no process of whereabouts has a mutex of them.
     pub(super) fn guards(&self, keys: &ValueKeys, subnets: &[IpNet]) -> Vec<Compare> {
         let guards = subnets.iter().map(|subnet| keys.mutex(*subnet).guards(self.ticket(*subnet)));
@@ -44,7 +44,7 @@ impl PoolQueue {
     }
 
     fn ticket(&self, subnet: IpNet) -> Option<&LockTicket> {
-        self.queue.ticket().filter(|_| self.awaited == Some(subnet))
+        self.queues.get(&subnet)?.ticket()
     }
 
     /// Tells whether a change was refused because of a mutex, by what its transaction found. If so,
@@ -79,11 +79,17 @@ impl PoolQueue {
         subnets: &[IpNet],
         found: &[KeyValue],
     ) -> Result<bool> {
-        let mut held = subnets.iter().copied();
-        let held = held.find(|subnet| keys.mutex(*subnet).is_held(found, self.ticket(*subnet)));
-        let Some(subnet) = held.or(self.awaited) else { return Ok(false) };
-        self.turn_to(client, subnet);
-        self.queue.wait_for_lock(client, &keys.mutex(subnet), found)
+        for subnet in subnets {
+            let mutex = keys.mutex(*subnet);
+            let queue = match mutex.is_held(found, self.ticket(*subnet)) {
+                true => self.queue_for(client, *subnet),
+                false => self.queues.entry(*subnet).or_default(),
+            };
+            if queue.wait_for_lock(client, &mutex, found)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Waits after a lost race for a pool, each time longer; then queues in its mutex. Answers
@@ -102,9 +108,8 @@ impl PoolQueue {
             return Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"));
         }
         self.races = self.races.saturating_add(1);
-        self.turn_to(client, subnet);
-        self.queue.count_refusal(client, &keys.mutex(subnet));
-        if self.races == 1 || self.queue.ticket().is_some() {
+        self.queue_for(client, subnet).count_refusal(client, &keys.mutex(subnet));
+        if self.races == 1 || self.ticket(subnet).is_some() {
             return Ok(false);
         }
         let most = Duration::from_millis(2_u64.saturating_pow(self.races)).min(LONGEST_PAUSE);
@@ -112,15 +117,16 @@ impl PoolQueue {
         Ok(true)
     }
 
-    fn turn_to(&mut self, client: &mut EtcdClient, subnet: IpNet) {
-        if self.awaited.replace(subnet) != Some(subnet) {
-            self.queue.end(client);
-        }
+    /// Gives the mutexes to the next processes.
+    pub(super) fn end(&mut self, client: &mut EtcdClient) {
+        self.queues.values_mut().for_each(|queue| queue.end(client));
     }
 
-    /// Gives the mutex to the next process.
-    pub(super) fn end(&mut self, client: &mut EtcdClient) {
-        self.queue.end(client);
+    /// Returns the queue of a pool that the call is to wait for.
+    fn queue_for(&mut self, client: &mut EtcdClient, subnet: IpNet) -> &mut LockQueue {
+        let later = self.queues.range_mut((Bound::Excluded(subnet), Bound::Unbounded));
+        later.for_each(|(_, queue)| queue.end(client));
+        self.queues.entry(subnet).or_default()
     }
 }
 

@@ -4,7 +4,7 @@ use etcd_client::{Compare, Txn, TxnOp};
 use ipam_kit::allocate::owner_index::OwnerIndex;
 use ipnet::IpNet;
 
-use super::pool_locks::PoolQueue;
+use super::pool_locks::PoolQueues;
 use super::pools::ValueKeys;
 use crate::pool_value::{PoolTexts, SeenPools};
 
@@ -30,7 +30,7 @@ pub(super) struct PoolTxn<'a> {
 
 impl PoolTxn<'_> {
     /// Returns the transaction. A refused one reads everything that it relies on.
-    pub(super) fn transaction(&self, locks: &PoolQueue) -> Txn {
+    pub(super) fn transaction(&self, locks: &PoolQueues) -> Txn {
         let mut guards = self.guards.clone();
         let mut writes = self.writes.clone();
         let mut reads = self.reads.clone();
