@@ -137,6 +137,58 @@ fn an_outcome_that_is_not_told_is_found_out() {
 }
 
 #[test]
+fn what_the_store_chose_in_an_unknown_commit_counts_as_new() {
+    for when in [LostAnswer::Never, LostAnswer::Done, LostAnswer::Late, LostAnswer::Later] {
+        let desk = Desk::new(Shape { chooses: true, ..Shape::default() });
+        let pool = json!([{"name": "blue"}]);
+        desk.store.lose_answer(when);
+        let added = desk.add("c1", pool.clone());
+        assert_eq!(added["ips"][0]["address"], "10.1.2.14/28", "{when:?}: {added}");
+        assert_eq!(added["leases"][0].get("kept"), None, "{when:?}: {added}");
+        assert_eq!(desk.held(), ["c1 10.1.2.14"], "{when:?}");
+        desk.del("c1");
+        assert_eq!(desk.held(), [""; 0], "{when:?}");
+    }
+}
+
+#[test]
+fn the_store_chooses_only_where_nothing_else_says_which_address() {
+    let desk = Desk::new(Shape { chooses: true, ..Shape::default() });
+    let blue = json!([{"name": "blue"}]);
+    let fixed = json!([{"address": "10.1.2.13/28"}]);
+    for (number, (before, keys, addresses)) in [
+        (json!({"pools": blue}), json!({}), vec!["10.1.2.14/28"]),
+        (json!({"pools": blue}), json!({"strategy": "lowest"}), vec!["10.1.2.2/28"]),
+        (
+            json!({"pools": [{"name": "blue", "strategy": "lowest"}]}),
+            json!({}),
+            vec!["10.1.2.3/28"],
+        ),
+        (
+            json!({"pools": [{"name": "blue", "requested-ip": "10.1.2.9"}]}),
+            json!({}),
+            vec!["10.1.2.9/28"],
+        ),
+        (
+            json!({"pools": [{"ranges": [{"subnet": "10.1.2.0/28"}]}]}),
+            json!({}),
+            vec!["10.1.2.10/28"],
+        ),
+        // The store does not know static addresses.
+        (json!({"pools": blue, "static": fixed}), json!({}), vec!["10.1.2.11/28", "10.1.2.13/28"]),
+        (json!({"pools": blue}), json!({}), vec!["10.1.2.13/28"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let added = desk.call_with("ADD", &format!("c{number}"), before, keys);
+        let given: Vec<&Value> =
+            added["ips"].as_array().unwrap().iter().map(|ip| &ip["address"]).collect();
+        assert_eq!(given, addresses, "c{number}: {added}");
+    }
+}
+
+#[test]
 fn a_del_releases_the_rest_of_what_it_saw_when_a_part_is_gone() {
     let desk = Desk::new(Shape::default());
     desk.add("c1", two());

@@ -9,12 +9,13 @@ use std::time::Duration;
 use super::table::{Table, fits};
 use ipam_kit::allocate::ledger::{
     Change, Claim, Commit, Entry, Ledger, Need, PoolView, Scan, Used, View, ViewQuery,
+    unknown_ranges,
 };
 use ipam_kit::allocate::{Lease, Owner, PoolRequest, Profile, Reach, Strategy};
 use ipam_kit::cni::{NetworkName, address};
 use ipam_kit::delegate::Request;
 use ipam_kit::error::{Error, ErrorCode, Result};
-use ipam_kit::pool::{Range, RangeSet};
+use ipam_kit::pool::{Range, RangeConfig, RangeRules, RangeSet};
 
 /// A store that any number of ledgers share, as processes share a server.
 #[derive(Clone, Default)]
@@ -49,7 +50,12 @@ pub struct Shape {
     pub contended: bool,
     /// It keeps addresses for names.
     pub keeps_names: bool,
+    /// It has a pool of every name, with the ranges [`STORE_RANGE`], and chooses its addresses.
+    pub chooses: bool,
 }
+
+/// The subnet of every pool that a store in memory knows by its name.
+pub const STORE_RANGE: &str = "10.1.2.0/28";
 
 /// The part of a pool that a view shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +108,7 @@ impl Default for Shape {
             behind: false,
             contended: false,
             keeps_names: true,
+            chooses: false,
         }
     }
 }
@@ -126,7 +133,7 @@ impl MemoryStore {
     }
 
     /// The kind of store it is.
-    pub(crate) fn shape(&self) -> Shape {
+    pub fn shape(&self) -> Shape {
         *lock(&self.0.shape)
     }
 
@@ -211,7 +218,7 @@ impl MemoryStore {
             return Commit::Lost { taken: Vec::new(), view: None };
         }
         match table.choose(owner.scope.network.as_str(), &change.claim, tries) {
-            Err(taken) => Commit::Lost { taken, view: None },
+            Err(why) => why.into(),
             Ok(chosen) => {
                 let (kept, claimed) = table.apply(owner, change, &chosen);
                 Commit::Done { kept, claimed }
@@ -289,6 +296,17 @@ impl MemoryLedger {
         }
     }
 
+    /// A request with its ranges, which the store may know.
+    fn with_ranges(&self, request: &PoolRequest) -> Result<PoolRequest> {
+        let mut request = request.clone();
+        if request.set.is_none() && self.store.shape().chooses {
+            let subnet = Some(STORE_RANGE.to_owned());
+            let range = RangeConfig { subnet, ..RangeConfig::default() };
+            request.set = Some(RangeSet::parse(&[range], RangeRules::ANY, &request.path)?);
+        }
+        Ok(request)
+    }
+
     fn see(&self, owner: &Owner, token: MemoryToken, need: Need) -> View<MemoryToken> {
         let table = self.store.table();
         let sure = need == Need::Proof || self.caught_up || !self.store.shape().behind;
@@ -297,14 +315,15 @@ impl MemoryLedger {
         let mut pools = Vec::new();
         for (request, scan) in &token.scanned {
             let view = table.pool(network, request, *scan);
-            pools.push(match (shows, scan) {
+            let shown = match (shows, scan) {
                 (ShownPools::All, _) => table.pool(network, request, Scan::Full),
                 (ShownPools::Windows, Scan::None) => match window(request, view.cursor) {
                     Some(window) => table.pool(network, request, window),
                     None => view,
                 },
                 _ => view,
-            });
+            };
+            pools.push(PoolView { set: request.set.clone(), ..shown });
         }
         let held = if sure { table.held(owner) } else { Vec::new() };
         View { held, sure, pools, token }
@@ -331,7 +350,9 @@ impl Ledger for MemoryLedger {
         let guard = self.store.lock_out()?;
         self.store.settle(false);
         self.refuse_rivals(query)?;
-        let scanned = query.requests.iter().cloned().zip(query.scans.iter().copied()).collect();
+        let requests = query.requests.iter().map(|request| self.with_ranges(request));
+        let requests: Vec<_> = requests.collect::<Result<_>>()?;
+        let scanned = requests.into_iter().zip(query.scans.iter().copied()).collect();
         let view = self.see(query.owner, MemoryToken { scanned, guard }, query.need);
         let blind = query.scans.iter().all(|scan| *scan == Scan::None);
         if !(self.store.shape().guesses && query.may_guess && blind) {
@@ -385,6 +406,10 @@ impl Ledger for MemoryLedger {
         Ok(entries.iter().filter(|entry| table.remove(network, entry)).cloned().collect())
     }
 
+    fn ranges(&mut self, request: &PoolRequest) -> Result<RangeSet> {
+        self.with_ranges(request)?.set.ok_or_else(|| unknown_ranges(request))
+    }
+
     fn scan(
         &mut self,
         node: Option<&str>,
@@ -401,7 +426,8 @@ impl Ledger for MemoryLedger {
     }
 
     fn profile(&self) -> Profile {
-        Profile { keeps_sticky: self.store.shape().keeps_names, ..Profile::default() }
+        let Shape { keeps_names, chooses, .. } = self.store.shape();
+        Profile { keeps_sticky: keeps_names, chooses, ..Profile::default() }
     }
 }
 
@@ -415,6 +441,10 @@ impl MemoryLedger {
     ) -> Commit<MemoryToken> {
         match done {
             Commit::Done { kept, claimed } => Commit::Done { kept, claimed },
+            Commit::Full { claim } => {
+                drop(seen.guard);
+                Commit::Full { claim }
+            }
             Commit::Outdated => Commit::Outdated,
             Commit::Unknown => Commit::Unknown,
             Commit::Lost { taken, .. } if !self.store.shape().tells => {

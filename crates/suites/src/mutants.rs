@@ -6,12 +6,13 @@ use std::ops::ControlFlow;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use super::memory::{MemoryLedger, MemoryStore, MemoryToken, kept_out};
-use super::table::{Table, fits};
+use super::table::{Table, fits, usable};
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Need, View, ViewQuery};
-use ipam_kit::allocate::{Lease, Owner, Profile, Reach};
+use ipam_kit::allocate::{Lease, Owner, PoolRequest, Profile, Reach};
 use ipam_kit::cni::{IfName, NetworkName};
 use ipam_kit::delegate::Request;
 use ipam_kit::error::Result;
+use ipam_kit::pool::RangeSet;
 
 /// A bug that a ledger may have, and that systems in use have had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
@@ -42,11 +43,13 @@ pub enum Bug {
     EarlierBelieved,
     /// An address does not stay with its name.
     NamesForgotten,
+    /// The lease is another one than the store chose.
+    ChoiceIgnored,
 }
 
 impl Bug {
     /// Every one.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Overwrite,
         Self::CheckThenPut,
         Self::ReleaseOfAny,
@@ -60,6 +63,7 @@ impl Bug {
         Self::EarlierKept,
         Self::EarlierBelieved,
         Self::NamesForgotten,
+        Self::ChoiceIgnored,
     ];
 }
 
@@ -171,9 +175,12 @@ impl Mutant {
             table = store.table();
         }
         match chosen {
-            Err(taken) => Commit::Lost { taken, view: None },
+            Err(why) => why.into(),
             Ok(chosen) => {
-                let (kept, claimed) = table.apply(owner, change, &chosen);
+                let (kept, mut claimed) = table.apply(owner, change, &chosen);
+                if self.bug == Some(Bug::ChoiceIgnored) {
+                    choose_again(change, &mut claimed);
+                }
                 if self.bug == Some(Bug::NamesForgotten) {
                     table.forget_kept();
                 }
@@ -186,6 +193,17 @@ impl Mutant {
 
 fn has_address_of(leases: &[Lease], lease: &Lease) -> bool {
     leases.iter().any(|other| other.address.addr() == lease.address.addr())
+}
+
+/// Answers the first address of each pool in place of what the store chose.
+fn choose_again(change: &Change<'_>, claimed: &mut [Lease]) {
+    for (claim, lease) in change.claim.iter().zip(claimed) {
+        if claim.candidates.is_empty()
+            && let Some(first) = usable(&claim.set).last()
+        {
+            *lease = claim.lease(first, lease.revision.clone());
+        }
+    }
 }
 
 /// Takes the first address of a change whose second is taken.
@@ -264,5 +282,9 @@ impl Ledger for Mutant {
 
     fn profile(&self) -> Profile {
         self.inner.profile()
+    }
+
+    fn ranges(&mut self, request: &PoolRequest) -> Result<RangeSet> {
+        self.inner.ranges(request)
     }
 }

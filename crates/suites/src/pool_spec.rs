@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug)]
 pub(crate) struct PoolSpec {
     pub(crate) ranges: Value,
+    /// The store's name of the pool, in place of ranges.
+    name: Option<String>,
     pub(crate) requested: Option<String>,
     strategy: Option<&'static str>,
     sticky: Option<(&'static str, &'static str)>,
@@ -40,7 +42,12 @@ pub(crate) fn other_single() -> PoolSpec {
 }
 
 pub(crate) fn with_ranges(ranges: Value) -> PoolSpec {
-    PoolSpec { ranges, requested: None, strategy: None, sticky: None }
+    PoolSpec { ranges, name: None, requested: None, strategy: None, sticky: None }
+}
+
+/// A pool that the store knows.
+pub(crate) fn of_store(name: String) -> PoolSpec {
+    PoolSpec { name: Some(name), ..with_ranges(Value::Null) }
 }
 
 impl PoolSpec {
@@ -61,7 +68,10 @@ impl PoolSpec {
     }
 
     pub(crate) fn to_json(&self, index: usize) -> Value {
-        let mut pool = json!({"ranges": self.ranges, "index": index});
+        let mut pool = match &self.name {
+            Some(name) => json!({"name": name, "index": index}),
+            None => json!({"ranges": self.ranges, "index": index}),
+        };
         if let Some(address) = &self.requested {
             pool["requested-ip"] = json!(address);
         }

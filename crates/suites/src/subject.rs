@@ -55,6 +55,13 @@ pub trait Subject: Send + Sync {
         false
     }
 
+    /// The name of a pool that the store itself knows, for this network alone: 10.1.2.0/28 with the
+    /// gateway 10.1.2.1. `None` if the store chooses no addresses; else the suite makes the checks
+    /// of choices.
+    fn store_pool(&self, _network: &str) -> Option<String> {
+        None
+    }
+
     /// Makes a call and kills it that long after its start. False where that cannot be done.
     fn kill_during(&self, _environment: Environment, _stdin: &[u8], _after: Duration) -> bool {
         false
@@ -90,6 +97,7 @@ pub struct InProcess<D> {
     between: Option<fn(CallBetween) -> bool>,
     aging: Option<Aging>,
     keeps_names: bool,
+    store_pool: Option<fn(&str) -> String>,
     settings: Settings,
 }
 
@@ -108,6 +116,7 @@ impl<D: Delegate + Send + Sync> InProcess<D> {
             between: None,
             aging: None,
             keeps_names: false,
+            store_pool: None,
             settings,
         }
     }
@@ -131,6 +140,13 @@ impl<D: Delegate + Send + Sync> InProcess<D> {
     #[must_use]
     pub fn keeping_names(mut self) -> Self {
         self.keeps_names = true;
+        self
+    }
+
+    /// Lets the suite make the checks of choices, in the pools that this names for networks.
+    #[must_use]
+    pub fn choosing(mut self, store_pool: fn(&str) -> String) -> Self {
+        self.store_pool = Some(store_pool);
         self
     }
 
@@ -179,6 +195,10 @@ impl<D: Delegate + Send + Sync> Subject for InProcess<D> {
 
     fn keeps_names(&self) -> bool {
         self.keeps_names
+    }
+
+    fn store_pool(&self, network: &str) -> Option<String> {
+        self.store_pool.map(|name| name(network))
     }
 }
 

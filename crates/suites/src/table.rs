@@ -1,15 +1,18 @@
 //! The leases of a store in memory, and the steps that a commit is made of.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::successors;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
 use ipam_kit::allocate::ledger::{
-    Change, Claim, Entry, Fault, Holder, PoolView, Scan, Taken, Used,
+    Change, Claim, Commit, Entry, Fault, Holder, PoolView, Scan, Taken, Used,
 };
 use ipam_kit::allocate::{Lease, Owner, PoolRequest, StickyName};
+use ipam_kit::cni::address;
+use ipam_kit::pool::RangeSet;
 
 /// Every lease of every network.
 #[derive(Default)]
@@ -27,6 +30,23 @@ struct Slot {
     sticky: Option<StickyName>,
     /// Until when it is kept for that name, which has no owner.
     kept_until: Option<SystemTime>,
+}
+
+/// Why nothing was chosen.
+pub(super) enum NoChoice {
+    /// Every candidate of a claim is taken.
+    Taken(Vec<Taken>),
+    /// The pool of this claim is full.
+    Full(usize),
+}
+
+impl<T> From<NoChoice> for Commit<T> {
+    fn from(why: NoChoice) -> Self {
+        match why {
+            NoChoice::Taken(taken) => Self::Lost { taken, view: None },
+            NoChoice::Full(claim) => Self::Full { claim },
+        }
+    }
 }
 
 impl Table {
@@ -86,7 +106,8 @@ impl Table {
         of_network.filter(|slot| !slot.is_over()).map(|slot| slot.lease.address.addr()).collect()
     }
 
-    /// For each claim the first candidate that is free; of a claim without one, all that were tried.
+    /// For each claim the first candidate that is free, or the last free address of its ranges if it
+    /// has no candidates.
     ///
     /// `tries` is how many candidates are tried.
     pub(crate) fn choose(
@@ -94,15 +115,17 @@ impl Table {
         network: &str,
         claims: &[Claim<'_>],
         tries: usize,
-    ) -> Result<Vec<IpAddr>, Vec<Taken>> {
+    ) -> Result<Vec<IpAddr>, NoChoice> {
         let mut chosen = Vec::new();
         for (number, claim) in claims.iter().enumerate() {
+            let is_free = |a: &IpAddr| !chosen.contains(a) && self.is_free(network, *a, claim);
             let tried = || claim.candidates.iter().take(tries).copied();
-            let free = tried().find(|a| !chosen.contains(a) && self.is_free(network, *a, claim));
-            match free {
-                Some(address) => chosen.push(address),
-                None => return Err(tried().map(|a| self.taken_by(number, network, a)).collect()),
-            }
+            let taken = || tried().map(|a| self.taken_by(number, network, a)).collect();
+            let (free, why) = match claim.candidates.is_empty() {
+                true => (usable(&claim.set).find(is_free), NoChoice::Full(number)),
+                false => (tried().find(is_free), NoChoice::Taken(taken())),
+            };
+            chosen.push(free.ok_or(why)?);
         }
         Ok(chosen)
     }
@@ -244,6 +267,15 @@ impl Slot {
             fault: None,
         }
     }
+}
+
+/// The addresses that ranges give, the last one first.
+pub(super) fn usable(set: &RangeSet) -> impl Iterator<Item = IpAddr> {
+    set.ranges().iter().rev().flat_map(|range| {
+        let down = successors(Some(range.end()), |address| address::previous(*address));
+        let inside = down.take_while(|address| range.spans(*address));
+        inside.filter(|address| range.usable(*address))
+    })
 }
 
 /// Whether a change is about exactly what is held.

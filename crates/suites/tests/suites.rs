@@ -44,6 +44,10 @@ impl LedgerSubject for Place {
     fn interleave(&self, between: CallBetween) -> bool {
         MemoryStore::named(&self.store).interleave(between)
     }
+
+    fn store_pool(&self, network: &NetworkName) -> Option<String> {
+        (self.bug == Some(Bug::ChoiceIgnored)).then(|| network.to_string())
+    }
 }
 
 #[derive(Clone)]
@@ -58,6 +62,10 @@ impl LedgerSubject for Sound {
 
     fn interleave(&self, between: CallBetween) -> bool {
         self.0.interleave(between)
+    }
+
+    fn store_pool(&self, network: &NetworkName) -> Option<String> {
+        self.0.shape().chooses.then(|| network.to_string())
     }
 }
 
@@ -80,6 +88,9 @@ fn shapes() -> Vec<Shape> {
         Shape { behind: true, ..default },
         Shape { behind: true, tells: false, tries: 1, ..default },
         Shape { behind: true, guesses: true, ..default },
+        Shape { chooses: true, tells: false, ..default },
+        Shape { chooses: true, locks: true, shows: ShownPools::All, ..default },
+        Shape { chooses: true, behind: true, guesses: true, tries: 1, ..default },
     ]
 }
 
@@ -93,8 +104,13 @@ fn subject(
     store: &str,
     ipam: serde_json::Value,
 ) -> Arc<dyn Subject> {
+    let memory = MemoryStore::named(store);
     let subject = InProcess::new(delegate, Reach::Cluster, ipam).keeping_names();
-    Arc::new(subject.on(MemoryStore::named(store)))
+    let subject = match memory.shape().chooses {
+        true => subject.choosing(str::to_owned),
+        false => subject,
+    };
+    Arc::new(subject.on(memory))
 }
 
 fn assert_well(report: &Report, most_not_applicable: usize) {
@@ -179,6 +195,13 @@ fn found_by(bug: Bug) -> (&'static [&'static str], &'static [&'static str]) {
         Bug::EarlierKept => (&["a_view_after_another_is_committed_on"], &[]),
         Bug::EarlierBelieved => (&["a_proof_after_a_guess_shows_what_is_held"], &[]),
         Bug::NamesForgotten => (&[], &["an_address_stays_with_its_name_for_its_time"]),
+        Bug::ChoiceIgnored => (
+            &["an_owner_holds_what_the_store_chose"],
+            &[
+                "a_pool_of_the_store_is_given_out_to_the_last_address",
+                "an_add_again_gives_what_the_store_chose",
+            ],
+        ),
     }
 }
 
@@ -190,7 +213,10 @@ fn hunt(bug: Bug) -> Vec<String> {
         let (of_ledgers, store) = (fresh_store(), fresh_store());
         let looked = Shape { behind: bug == Bug::StaleBelieved, ..Shape::default() };
         let locks = bug == Bug::EarlierKept;
-        let shape = Shape { locks, guesses: bug == Bug::EarlierBelieved, ..looked };
+        let guesses = bug == Bug::EarlierBelieved;
+        let chooses = bug == Bug::ChoiceIgnored;
+        let looked = Shape { chooses, ..looked };
+        let shape = Shape { locks, guesses, ..looked };
         let _ = MemoryStore::named(&of_ledgers).shaped(shape);
         // A hint reaches the guards only where it is believed until then.
         let guesses = matches!(bug, Bug::ReleaseOfAny | Bug::SomeForAll);

@@ -187,6 +187,15 @@ impl<'a> AddPlanner<'a> {
     fn claim(&mut self, i: usize, set: RangeSet, pool: &PoolView) -> Result<Option<Claim<'a>>> {
         let requests = self.requests;
         let request = &requests[i];
+        if request.by_store && pool.kept.is_none() && !request.has_static_address_in(&set) {
+            return Ok(Some(Claim {
+                request,
+                set,
+                candidates: Vec::new(),
+                next: Scan::None,
+                replaces: None,
+            }));
+        }
         let may_try_blindly = self.scans[i] == Scan::None && !self.rules.limits.look_first;
         if !(pool.is_known() || may_try_blindly || request.requested.is_some()) {
             // The scan may be widened already: a view that came with a lost commit need not show
@@ -333,7 +342,8 @@ pub(super) fn leases_of_requests(
     Ok(leases)
 }
 
-fn exhausted(request: &PoolRequest, set: &RangeSet) -> Error {
+/// The error of an ADD to a pool without a free address.
+pub(super) fn exhausted(request: &PoolRequest, set: &RangeSet) -> Error {
     let message = format!(
         "failed to allocate for range {}: no IP addresses available in range set: {}",
         request.index,

@@ -158,6 +158,9 @@ pub struct Profile {
     /// Whether the ledger keeps an address for a name ([`PoolRequest::sticky`]). Otherwise an ADD
     /// of a pool with such a name fails.
     pub keeps_sticky: bool,
+    /// Whether the store chooses an address itself for a claim without candidates. A pool is
+    /// claimed so if neither it nor the network names ranges, a strategy or an address.
+    pub chooses: bool,
 }
 
 impl Default for Profile {
@@ -168,6 +171,7 @@ impl Default for Profile {
             names_apart: false,
             cursor_order_only: false,
             keeps_sticky: false,
+            chooses: false,
         }
     }
 }
@@ -299,14 +303,15 @@ pub struct Change<'a> {
     pub drop: Vec<Lease>,
 }
 
-/// One address to take: the first of the candidates that is free.
+/// One address to take: the first of the candidates that is free, or any that the store chooses.
 #[derive(Clone, Debug)]
 pub struct Claim<'a> {
     /// The pool.
     pub request: &'a PoolRequest,
     /// Its ranges, which contain every candidate.
     pub set: RangeSet,
-    /// At least one address, the best first. A store may try only the first.
+    /// The best address first. A store may try only the first. Empty if the store is to choose
+    /// ([`Profile::chooses`]) an address that [`set`](Self::set) gives.
     pub candidates: Vec<IpAddr>,
     /// The scan to show if all candidates are taken and it costs no further round trip.
     pub next: Scan,
@@ -337,6 +342,11 @@ pub enum Commit<T> {
         taken: Vec<Taken>,
         /// The present state, if it cost no further round trip.
         view: Option<View<T>>,
+    },
+    /// Nothing has changed: the store chooses the address of a claim, and its pool is full.
+    Full {
+        /// The number of the claim.
+        claim: usize,
     },
     /// Nothing has changed: the view was a wrong guess, and no other owner was faster. View again.
     Outdated,

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 
-use super::add_planner::{AddPlanner, AddRules, NextStep, leases_of_requests};
-use super::ledger::{Commit, Entry, Fault, Ledger};
+use super::add_planner::{AddPlanner, AddRules, NextStep, exhausted, leases_of_requests};
+use super::ledger::{Claim, Commit, Entry, Fault, Ledger};
 use super::unknown_commits::UnknownCommits;
 use super::{Lease, Owner, PoolRequest, Reach, RequestedPools, Scope, Strategy};
 use crate::cni::{ValidAttachments, parse_value};
@@ -83,6 +83,7 @@ impl<L: Ledger> LedgerAllocator<L> {
             request.takeover = self.takeover && pool.takeover.unwrap_or(true);
             request.apart = profile.names_apart;
             request.static_addresses = pools.static_addresses().collect();
+            request.by_store = profile.chooses && self.strategy.is_none() && pool.is_open();
         }
         let rules = AddRules {
             releases_rest: self.releases_rest,
@@ -203,6 +204,10 @@ impl<L: Ledger> LedgerAllocator<L> {
                 Commit::Lost { taken, view } => {
                     planner.record_conflict(&change, &origins, taken)?;
                     view
+                }
+                Commit::Full { claim } => {
+                    let Claim { request, set, .. } = &change.claim[claim];
+                    return Err(exhausted(request, set));
                 }
                 Commit::Outdated => None,
                 Commit::Unknown => {

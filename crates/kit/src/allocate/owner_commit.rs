@@ -98,7 +98,9 @@ pub fn commit_in_parts<T>(
             Commit::Done { .. } => token = without_key(token),
             Commit::Unknown => return Ok(Commit::Unknown),
             // The view of a part is not that of the whole change.
-            Commit::Lost { .. } | Commit::Outdated => return Ok(Commit::Outdated),
+            Commit::Lost { .. } | Commit::Full { .. } | Commit::Outdated => {
+                return Ok(Commit::Outdated);
+            }
         }
     }
     Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() })

@@ -31,6 +31,8 @@ pub struct PoolRequest {
     /// Leases recorded under another pool's name do not count as this pool's, even inside its
     /// ranges.
     pub(crate) apart: bool,
+    /// The store chooses the address ([`Profile::chooses`](super::Profile::chooses)).
+    pub(crate) by_store: bool,
     /// Addresses that are never leased: a selector named them as static ones.
     pub(crate) static_addresses: Vec<IpAddr>,
 }
@@ -91,6 +93,7 @@ impl PoolRequest {
             sticky: sticky(path, pool)?,
             takeover: pool.takeover.unwrap_or(false),
             apart: false,
+            by_store: false,
             static_addresses: Vec::new(),
             path: path.to_owned(),
         };
@@ -140,6 +143,11 @@ impl PoolRequest {
     /// call do not overlap, and a renamed pool is still the same unless names keep pools apart.
     pub(super) fn is_home_of(&self, lease: &Lease, set: &RangeSet) -> bool {
         set.find(lease.address.addr()).is_some() && (!self.apart || lease.pool == self.pool)
+    }
+
+    /// Whether a static address lies in the ranges, which the store would not know.
+    pub(super) fn has_static_address_in(&self, set: &RangeSet) -> bool {
+        self.static_addresses.iter().any(|address| set.find(*address).is_some())
     }
 
     /// An address of the pool as a lease, with prefix length and gateway of its range.

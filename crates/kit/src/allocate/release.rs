@@ -82,7 +82,7 @@ impl<L: Ledger> LedgerAllocator<L> {
             let next = match self.ledger.commit(owner, view.token, &change)? {
                 Commit::Done { .. } => return Ok(change.drop),
                 Commit::Lost { view, .. } => view.filter(|view| view.sure),
-                Commit::Outdated => None,
+                Commit::Outdated | Commit::Full { .. } => None,
                 Commit::Unknown => {
                     unknown.add(&change)?;
                     None

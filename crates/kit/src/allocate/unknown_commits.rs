@@ -1,8 +1,9 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::ledger::Change;
+use super::ledger::{Change, Claim};
 use crate::error::{Error, ErrorCode, Result};
+use crate::pool::RangeSet;
 
 /// After how many commits of unknown outcome a call ends.
 const MOST: u32 = 8;
@@ -12,6 +13,8 @@ const MOST: u32 = 8;
 pub(super) struct UnknownCommits {
     count: u32,
     candidates: BTreeSet<IpAddr>,
+    /// Where the store was to choose.
+    choices: Vec<RangeSet>,
 }
 
 impl UnknownCommits {
@@ -21,7 +24,12 @@ impl UnknownCommits {
     /// Too many commits had an unknown outcome.
     pub(super) fn add(&mut self, change: &Change<'_>) -> Result<()> {
         self.count += 1;
-        self.candidates.extend(change.claim.iter().flat_map(|claim| &claim.candidates));
+        for Claim { candidates, set, .. } in &change.claim {
+            self.candidates.extend(candidates);
+            if candidates.is_empty() {
+                self.choices.push(set.clone());
+            }
+        }
         if self.count < MOST {
             return Ok(());
         }
@@ -37,7 +45,8 @@ impl UnknownCommits {
 
     /// Whether one of them may have taken this address.
     pub(super) fn may_have_taken(&self, address: IpAddr) -> bool {
-        self.candidates.contains(&address)
+        let may_be_chosen = self.choices.iter().any(|set| set.find(address).is_some());
+        may_be_chosen || self.candidates.contains(&address)
     }
 
     /// An error after such a commit says by its code that the outcome of the call is unknown, too.

@@ -124,6 +124,12 @@ impl Pool {
         &self.ranges
     }
 
+    /// Whether the pool leaves the choice of an address open: it names no ranges, no strategy and
+    /// no address.
+    pub(crate) fn is_open(&self) -> bool {
+        self.ranges.is_empty() && self.strategy.is_none() && self.requested_ip.is_none()
+    }
+
     /// Reads the ranges, if there are any; `path` is the pool's place.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! The promises of an allocator, check by check.
 
 mod adding;
+mod choosing;
 mod keeping;
 mod naming;
 mod racing;
@@ -18,7 +19,9 @@ use super::subject::Subject;
 pub fn run(subject: &Arc<dyn Subject>, unclaimed: &[&str], skipped: &[&str]) -> Report {
     let mut report = Report::default();
     let of_names = if subject.keeps_names() { naming::all() } else { Vec::new() };
-    for (name, check) in all().into_iter().chain(of_names) {
+    let chooses = subject.store_pool("conformance").is_some();
+    let of_choice = if chooses { choosing::all() } else { Vec::new() };
+    for (name, check) in all().into_iter().chain(of_names).chain(of_choice) {
         if !skipped.contains(&name) {
             report.check(name, !unclaimed.contains(&name), || check(&Bench::new(subject)));
         }

@@ -41,6 +41,12 @@ pub trait LedgerSubject: Clone + Send + Sync + 'static {
         drop(between);
         false
     }
+
+    /// The name of a pool that the store itself knows, for this network alone: 10.1.2.0/28 with the
+    /// gateway 10.1.2.1. `None` if the store chooses no addresses.
+    fn store_pool(&self, _network: &NetworkName) -> Option<String> {
+        None
+    }
 }
 
 /// The request of a DEL for [`Ledger::open`], on this network and with this section `ipam`.
@@ -65,15 +71,17 @@ pub(super) struct LedgerBench<'a, S> {
 pub(super) enum EndedCommit {
     Done { kept: Vec<Lease>, claimed: Vec<Lease> },
     Lost(Vec<Taken>),
+    Full,
 }
 
 impl EndedCommit {
-    fn told(&self) -> String {
+    pub(super) fn told(&self) -> String {
         match self {
             Self::Done { kept, claimed } => {
                 format!("is done: it keeps {} and takes {}", leases(kept), leases(claimed))
             }
             Self::Lost(taken) => format!("is lost; taken: {}", plain::taken(taken)),
+            Self::Full => "says that the pool is full".to_owned(),
         }
     }
 }
@@ -192,6 +200,7 @@ pub(super) fn ended<T>(commit: Commit<T>) -> Result<EndedCommit> {
     match commit {
         Commit::Done { kept, claimed } => Ok(EndedCommit::Done { kept, claimed }),
         Commit::Lost { taken, .. } => Ok(EndedCommit::Lost(taken)),
+        Commit::Full { .. } => Ok(EndedCommit::Full),
         Commit::Outdated => Ok(EndedCommit::Lost(Vec::new())),
         Commit::Unknown => {
             Err(Error::new(ErrorCode::TRY_AGAIN, "the store did not confirm a commit"))
@@ -241,7 +250,7 @@ pub(super) fn expect(holds: bool, message: impl FnOnce() -> String) -> CheckResu
 pub(super) fn done(ended: EndedCommit, what: &str) -> Result<(Vec<Lease>, Vec<Lease>), String> {
     match ended {
         EndedCommit::Done { kept, claimed } => Ok((kept, claimed)),
-        EndedCommit::Lost(_) => Err(format!("{what} {}", ended.told())),
+        EndedCommit::Lost(_) | EndedCommit::Full => Err(format!("{what} {}", ended.told())),
     }
 }
 
@@ -249,6 +258,6 @@ pub(super) fn done(ended: EndedCommit, what: &str) -> Result<(Vec<Lease>, Vec<Le
 pub(super) fn lost(ended: EndedCommit, what: &str) -> Result<Vec<Taken>, String> {
     match ended {
         EndedCommit::Lost(taken) => Ok(taken),
-        EndedCommit::Done { .. } => Err(format!("{what} {}", ended.told())),
+        EndedCommit::Done { .. } | EndedCommit::Full => Err(format!("{what} {}", ended.told())),
     }
 }

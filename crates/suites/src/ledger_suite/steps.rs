@@ -61,7 +61,7 @@ fn candidates_are_tried_in_order<S: LedgerSubject>(bench: &LedgerBench<'_, S>) -
             })
         }
         // A store may try only the first.
-        EndedCommit::Lost(_) => {
+        EndedCommit::Lost(_) | EndedCommit::Full => {
             let held = bench.held(&second)?;
             expect(held.is_empty(), || format!("it was lost, but holds {}", leases(&held)))
         }

@@ -39,11 +39,11 @@ pub(super) fn commit(
             let taken = claimed.iter().map(|lease| lease.address.addr());
             remember_held(ledger, owner, change, taken);
         }
-        Ok(Commit::Lost { .. } | Commit::Outdated) | Err(_) if claims => {
+        Ok(Commit::Lost { .. } | Commit::Full { .. } | Commit::Outdated) | Err(_) if claims => {
             let stays = change.drop.iter().map(|lease| lease.address.addr());
             remember_held(ledger, owner, change, stays);
         }
-        Ok(Commit::Lost { .. } | Commit::Outdated | Commit::Unknown) | Err(_) => {}
+        Ok(_) | Err(_) => {}
     }
     done
 }
