@@ -117,8 +117,9 @@ fn position(elements: &[Element], sought: Sought<'_>) -> Result<Option<usize>> {
     if let Some(found) = only(elements, &by_interface, sought, "the interface")? {
         return Ok(Some(found));
     }
-    if let Some(number) = sought.ifname.strip_prefix("net").and_then(|it| it.parse::<usize>().ok())
-    {
+    let number = sought.ifname.strip_prefix("net");
+    let number = number.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    if let Some(number) = number.and_then(|text| text.parse::<usize>().ok()) {
         let index = number.checked_sub(1).filter(|index| *index < elements.len());
         return Ok(index.filter(|index| elements[*index].interface().is_none()));
     }
@@ -174,6 +175,7 @@ mod tests {
             ("net5", None),
             ("net0", None),
             ("net", Some("fourth")),
+            ("net+1", Some("fourth")),
             ("eth0", Some("fourth")),
         ] {
             assert_eq!(find(&list, ifname).unwrap().as_deref(), expected, "{ifname}");

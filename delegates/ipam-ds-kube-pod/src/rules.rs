@@ -189,7 +189,7 @@ impl PodRules {
     pub(crate) fn read_names(&self) -> impl Iterator<Item = &str> {
         let Self { names, .. } = self;
         let sticky = names.sticky.iter().filter(|_| self.reads_sticky_annotation());
-        let pool = Some(&names.pool).filter(|_| !self.choices.is_empty());
+        let pool = Some(&names.pool).filter(|_| self.pod_may_choose_pool());
         let address = Some(&names.address).filter(|_| self.addresses);
         sticky.chain(pool).chain(address).map(String::as_str)
     }

@@ -16,7 +16,7 @@ use crate::choice;
 use crate::networks::Sought;
 use crate::pod::{self, PodFacts, PodId};
 use crate::requests;
-use crate::rules::{KEYS, KubePodConfig, PodRules};
+use crate::rules::{KEYS, KubePodConfig, PodRules, StickyRule};
 use crate::wishes::{PodWishes, of_namespace};
 
 /// The selector. It keeps no state.
@@ -74,23 +74,33 @@ fn add(rules: &PodRules, request: &Request) -> Result<Selection> {
     }
     requests::request(&mut pools, &wishes.addresses)?;
     if let Some(name) = wishes.sticky {
-        for pool in &mut pools {
-            pool.sticky = Some(name.clone());
-            pool.keep.clone_from(&rules.keep);
-        }
+        set_sticky(&mut pools, &name, rules);
     }
     Ok(answer(pools, is_missing))
 }
+
+/// A sticky name in place of a pod's: the allocator then tells on STATUS whether it keeps names.
+const SAMPLE: &str = "NAMESPACE/NAME";
 
 /// All pools that a pod may choose: the verbs for people show each.
 fn status(rules: &PodRules, request: &Request, remarks: Vec<String>) -> Result<Selection> {
     let there = earlier_pools(request)?;
     let is_missing = there.is_none();
-    let pools = choice::all(there.unwrap_or_default(), &rules.choices)?;
+    let mut pools = choice::all(there.unwrap_or_default(), &rules.choices)?;
+    if rules.sticky != StickyRule::Off {
+        set_sticky(&mut pools, SAMPLE, rules);
+    }
     let mut api = Api { rules, request, kube: None };
     let missing = api.missing_rights()?;
     let remarks = remarks.into_iter().chain(missing).collect();
     Ok(Selection { remarks, ..answer(pools, is_missing) })
+}
+
+fn set_sticky(pools: &mut [Pool], name: &str, rules: &PodRules) {
+    for pool in pools {
+        pool.sticky = Some(name.to_owned());
+        pool.keep.clone_from(&rules.keep);
+    }
 }
 
 /// The pools instead of those of earlier selectors. Where none has named any, an allocator reads
@@ -108,7 +118,7 @@ fn earlier_pools(request: &Request) -> Result<Option<Vec<Pool>>> {
 }
 
 fn without_pools() -> Error {
-    Error::config("prevResult.pools", "missing or empty: the pod's wishes are about no pool")
+    Error::config("prevResult.pools", "missing or empty: the pod's choices are about no pool")
         .advise("put a selector such as ipam-ds-static before ipam-ds-kube-pod in ipam.delegates")
 }
 

@@ -64,12 +64,9 @@ impl PodWishes {
             StickyRule::StatefulSet => facts.is_of_stateful_set.then(|| id.to_string()),
         };
         let mut wishes = Self { sticky, ..Self::default() };
-        if let Some(wish) = source.get(&rules.names.pool)?.filter(|_| !rules.choices.is_empty()) {
-            if !rules.pod_chooses {
-                let message = "ipam.pod.poolFrom lets the namespace alone choose";
-                return Err(Error::config(wish.place, message)
-                    .advise("annotate the namespace, or remove the annotation of the pod"));
-            }
+        if rules.pod_may_choose_pool()
+            && let Some(wish) = source.get(&rules.names.pool)?
+        {
             wishes.pools = parts(&wish)?;
         }
         if rules.addresses
@@ -292,12 +289,8 @@ mod tests {
 
     #[test]
     fn a_pod_chooses_no_pool_where_the_namespace_alone_does() {
-        let pod = json!({"pools": ["a"], "poolFrom": ["namespace"]});
-        let error = read(pod, json!({"ipam-delegated/pool": "a"})).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "annotation ipam-delegated/pool of pod shop/web-0: ipam.pod.poolFrom lets the namespace \
-             alone choose"
-        );
+        let pod = json!({"pools": ["a"], "poolFrom": ["namespace"], "addresses": true});
+        let wishes = read(pod, json!({"ipam-delegated/pool": "a"})).unwrap();
+        assert_eq!(wishes, PodWishes::default());
     }
 }

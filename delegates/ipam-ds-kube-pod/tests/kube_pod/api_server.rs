@@ -125,6 +125,9 @@ fn status_tries_the_rights_and_remarks_what_has_no_effect() {
             "get /api/v1/namespaces/default 200"
         ]
     );
+    // The allocator learns that pods may have names.
+    let named = status(&json!({"sticky": "statefulset", "keep": "1h"})).success();
+    assert_eq!(lines(&named)[0], "blue NAMESPACE/NAME 1h");
     let stranger = site.kube.user();
     Kubeconfig::of(site.kube, &stranger).write(&site.world.path("kubeconfig"));
     let answer = status(&sticky()).success();

@@ -76,6 +76,11 @@ fn an_allocator_that_keeps_no_names_refuses_a_sticky_name_and_takes_nothing() {
     let args = site.annotated("b", &json!({}));
     assert_eq!(call(&site, "ADD", &args, &own).ips().len(), 1);
     call(&site, "DEL", &args, &own).success();
+    // STATUS says it before a pod comes.
+    let mut status = own;
+    status["cniVersion"] = json!("1.1.0");
+    let (code, text) = call(&site, "STATUS", "", &status).failure();
+    assert!(text.contains("this allocator keeps no address for a name"), "{code} {text}");
 }
 
 /// The JSON of the page, by its order.
