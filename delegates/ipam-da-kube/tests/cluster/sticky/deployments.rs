@@ -1,13 +1,15 @@
 //! Pods of Deployments and StatefulSets, whose names come from the selector, by the preset.
 
+use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use ipam_testkit::kube::{Kubeconfig, Node as NodeObject};
 use ipam_testkit::world::{Outcome, World, binary, start, wait};
 use serde_json::{Value, json};
 
 use crate::common::Desk;
-use crate::common::sticky::sticky_desk;
+use crate::common::sticky::{kubectl, sticky_desk};
 
 /// The network of the README of vivekskrishna/whereabouts, as it is there.
 fn network_of_the_fork() -> Value {
@@ -44,11 +46,10 @@ impl PresetNode {
         verb: &str,
         container: &str,
         pod: [&str; 2],
-        section: &Value,
+        network: &Value,
     ) -> Outcome {
         let Self(world) = self;
-        let mut network = network_of_the_fork();
-        network["ipam"]["pod"] = section.clone();
+        let mut network = network.clone();
         network["ipam"]["kubernetes"] = json!({"kubeconfig": world.path("kubeconfig")});
         network["ipam"]["stateDir"] = json!(world.path("state"));
         let mut command = world.command_of(&world.path("bin/whereabouts"), verb, container);
@@ -89,23 +90,24 @@ fn the_example_of_the_fork_keeps_its_address_where_no_del_was_sent_for_the_faile
     let [failed, next] = [(); 2].map(|()| PresetNode::new(&desk));
     let annotations =
         json!({"k8s.v1.cni.cncf.io/networks": "whereabouts-conf", "podname": "test234"});
-    let section = json!({"sticky": "name", "nameScope": "cluster"});
+    let mut network = network_of_the_fork();
+    network["ipam"]["pod"] = json!({"sticky": "name", "nameScope": "cluster"});
     let uid = desk.create_owned_pod("test-5d8f7-abcde", &object, &annotations, "ReplicaSet");
     let pod = ["test-5d8f7-abcde", &uid];
-    let first = failed.call(&desk, "ADD", "c1", pod, &section).ips();
+    let first = failed.call(&desk, "ADD", "c1", pod, &network).ips();
     // The node fails. The Deployment makes a pod of another name, on another node.
     let uid = desk.create_owned_pod("test-5d8f7-fghij", "n2", &annotations, "ReplicaSet");
     let other = ["test-5d8f7-fghij", &uid];
-    let (code, text) = next.call(&desk, "ADD", "c2", other, &section).failure();
+    let (code, text) = next.call(&desk, "ADD", "c2", other, &network).failure();
     let holder = format!("is held by the pod {}/test-5d8f7-abcde", desk.namespace);
     assert!(code == 11 && text.contains(&holder), "{code} {text}");
     desk.force_delete_pod("test-5d8f7-abcde");
-    assert_eq!(next.call(&desk, "ADD", "c2", other, &section).ips(), first);
+    assert_eq!(next.call(&desk, "ADD", "c2", other, &network).ips(), first);
     // The node comes back.
-    failed.call(&desk, "DEL", "c1", pod, &section).ended_well();
-    next.call(&desk, "CHECK", "c2", other, &section);
+    failed.call(&desk, "DEL", "c1", pod, &network).ended_well();
+    next.call(&desk, "CHECK", "c2", other, &network);
     assert_eq!(desk.objects().held().len(), 1);
-    next.call(&desk, "DEL", "c2", other, &section).ended_well();
+    next.call(&desk, "DEL", "c2", other, &network).ended_well();
     assert_eq!((desk.held(), desk.sticky_objects()), (Vec::new(), Vec::new()));
 }
 
@@ -113,7 +115,19 @@ fn the_example_of_the_fork_keeps_its_address_where_no_del_was_sent_for_the_faile
 fn pods_of_a_stateful_set_keep_their_addresses_from_node_to_node() {
     let desk = sticky_desk();
     let nodes = [(); 2].map(|()| PresetNode::new(&desk));
-    let section = json!({"sticky": "statefulset", "keep": "1h"});
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/statefulset.yaml");
+    let example = fs::read_to_string(example).unwrap();
+    let (definition, set) = example.split_once("\n---\n").unwrap();
+    let file = desk.folder.path().join("set.yaml");
+    fs::write(&file, set).unwrap();
+    let file = file.to_str().unwrap();
+    // The server of the tests has no StatefulSets, and kubectl knows them.
+    let told = kubectl(desk.kube, &["label", "--local", "-f", file, "-o", "json", "a=b"]);
+    let set: Value = serde_json::from_str(&told).unwrap();
+    let config = definition.split_once("config: '").unwrap().1.split_once('\'').unwrap().0;
+    let network: Value = serde_json::from_str(config).unwrap();
+    let annotations = &set["spec"]["template"]["metadata"]["annotations"];
+    assert_eq!(annotations["k8s.v1.cni.cncf.io/networks"], network["name"]);
     let round = |container: &str, first: usize| -> Vec<String> {
         let mut given = Vec::new();
         for number in 0..3 {
@@ -122,8 +136,8 @@ fn pods_of_a_stateful_set_keep_their_addresses_from_node_to_node() {
             let container = format!("{container}{number}");
             let node = &nodes[(first + number) % 2];
             let pod = [name.as_str(), uid.as_str()];
-            given.extend(node.call(&desk, "ADD", &container, pod, &section).ips());
-            node.call(&desk, "DEL", &container, pod, &section).ended_well();
+            given.extend(node.call(&desk, "ADD", &container, pod, &network).ips());
+            node.call(&desk, "DEL", &container, pod, &network).ended_well();
             desk.force_delete_pod(&name);
         }
         given
