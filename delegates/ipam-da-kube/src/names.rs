@@ -7,7 +7,7 @@ use ipam_kit::text::{is_label, stable_hash};
 use ipnet::IpNet;
 
 /// The names of the objects of one network.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ObjectNames {
     /// whereabouts' `network_name`: networks of other names have objects of their own.
     network_name: Option<String>,
@@ -74,6 +74,19 @@ impl ObjectNames {
             rest.and_then(|rest| rest.strip_suffix(&*bare)).is_some_and(|node| node.ends_with('-'))
         });
         pool == own || is_slice
+    }
+
+    /// Reads the names of a network from those of an IPPool; `None` if it has another range.
+    pub(crate) fn of_pool(pool: &str, range: IpNet) -> Option<Self> {
+        match pool.strip_suffix(&*Self::default().pool(range))? {
+            "" => Some(Self::default()),
+            prefix => Some(Self::new(Some(prefix.strip_suffix('-')?.to_owned()))),
+        }
+    }
+
+    /// Returns whether nothing names the network.
+    pub(crate) fn is_unnamed(&self) -> bool {
+        self.network_name.is_none()
     }
 
     fn prefixed(&self, name: &str) -> String {
@@ -227,6 +240,14 @@ mod tests {
         assert!(bare.has("10.0.0.0-24", range) && !bare.has("blue-10.0.0.0-24", range));
         assert!(blue.has("blue-10.0.0.0-24", range) && blue.has("blue-node-1-10.0.0.0-24", range));
         assert!(!blue.has("10.0.0.0-24", range) && !blue.has("blue10.0.0.0-24", range));
+        for (pool, names) in [
+            ("10.0.0.0-24", Some(bare)),
+            ("blue-10.0.0.0-24", Some(blue)),
+            ("blue10.0.0.0-24", None),
+            ("blue-10.0.0.0-25", None),
+        ] {
+            assert_eq!(ObjectNames::of_pool(pool, range), names, "{pool}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipam_kit::allocate::Owner;
 use ipam_kit::pool::RangeSet;
 use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
@@ -42,6 +43,14 @@ impl ReadPool {
     /// Returns whether the pool has an entry of an address.
     pub(crate) fn has(&self, address: IpAddr) -> bool {
         self.entries().any(|(_, shown, _)| shown == Some(address))
+    }
+
+    /// Returns whether an entry may be of an owner: of its container, and not of another interface.
+    pub(crate) fn may_hold(&self, owner: &Owner) -> bool {
+        self.entries().any(|(_, _, PoolEntry { id, ifname, .. })| {
+            id.as_deref() == Some(owner.container.as_str())
+                && ifname.as_deref().is_none_or(|ifname| ifname == owner.ifname.as_str())
+        })
     }
 
     /// Adds the addresses that are taken in this pool, as far as one of `set` may be.

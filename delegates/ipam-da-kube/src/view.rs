@@ -1,14 +1,15 @@
 //! The view of a call: the requested pools, those that overlap with them, and the owner's leases.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use ipam_kit::Result;
-use ipam_kit::allocate::PoolRequest;
 use ipam_kit::allocate::ledger::{Need, PoolView, Used, View, ViewQuery};
+use ipam_kit::allocate::{Owner, PoolRequest};
+use ipam_kit::{Error, Result};
 use ipnet::IpNet;
 
 use crate::lease_mark::LeaseMark;
-use crate::names::readable_part;
+use crate::names::{ObjectNames, readable_part};
 use crate::overlap::overlapping_pools;
 use crate::owner_notes::OwnerNote;
 use crate::owner_search::OwnerSearch;
@@ -53,7 +54,7 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
         pools.insert(name, shown);
     }
     if pools.is_empty() && query.need == Need::Proof {
-        pools = all_pools(session)?;
+        pools = pools_of_owner(session, query.owner)?;
     }
     let mut others = BTreeMap::new();
     for (name, subnet) in overlapping {
@@ -150,12 +151,53 @@ pub(crate) fn all_pools(session: &mut LeaseSession) -> Result<BTreeMap<String, R
     Ok(pools)
 }
 
+/// Reads all pools of the network: nothing says which may hold leases of the owner. If none does, and
+/// nothing names the network, it is the one whose pools do.
+///
+/// # Errors
+/// Pools of several networks do.
+fn pools_of_owner(session: &mut LeaseSession, owner: &Owner) -> Result<BTreeMap<String, ReadPool>> {
+    let LeaseSession { store, names, .. } = session;
+    let (mut pools, mut others, mut other_names) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+    store.list_pools(&mut |pool| {
+        let Some(subnet) = pool.range().filter(|range| pool.counts_from(*range)) else { return };
+        let name = pool.metadata.name.clone();
+        let pool = ReadPool { subnet, object: Some(pool) };
+        if names.has(&name, subnet) {
+            pools.insert(name, pool);
+        } else if names.is_unnamed() && pool.may_hold(owner) {
+            other_names.extend(ObjectNames::of_pool(&name, subnet));
+            others.insert(name, pool);
+        }
+    })?;
+    if others.is_empty() || pools.values().any(|pool| pool.may_hold(owner)) {
+        return Ok(pools);
+    }
+    other_names.dedup();
+    match &other_names[..] {
+        [names] => session.names = names.clone(),
+        _ => return Err(unclear_network(owner, others.keys())),
+    }
+    Ok(others)
+}
+
+fn unclear_network<'a>(owner: &Owner, pools: impl Iterator<Item = &'a String>) -> Error {
+    let pools: Vec<&str> = pools.map(String::as_str).collect();
+    let (container, pools) = (&owner.container, pools.join(", "));
+    let message =
+        format!("missing: pools of several networks name the container {container}: {pools}");
+    Error::config("ipam.kube.networkName", message).advise(
+        "repeat the DEL with the whole configuration of the network, or release the address: \
+         ipam-da-kube release ADDRESS --config FILE --yes",
+    )
+}
+
 /// Shows which addresses of a request are taken, and adds them to `all`.
 fn pool_view(
     session: &LeaseSession,
     request: &PoolRequest,
     shown: &[&ReadPool],
-    all: &mut BTreeSet<std::net::IpAddr>,
+    all: &mut BTreeSet<IpAddr>,
 ) -> PoolView {
     let Some(set) = &request.set else { return PoolView::default() };
     let own = subnets(set);

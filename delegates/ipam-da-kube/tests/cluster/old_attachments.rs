@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipam_testkit::old::whereabouts::Whereabouts;
-use ipam_testkit::whereabouts::Release;
+use ipam_testkit::whereabouts::{POOLS, Release};
 use ipam_testkit::world::Outcome;
 use serde_json::{Value, json};
 
@@ -165,6 +165,15 @@ fn a_del_without_record_and_pools_looks_through_the_pools_of_the_network() {
         site.del("c1", "eth0", &[]);
         site.del("c1", "eth0", &[]);
         assert_eq!(site.desk.held(), ["red-10.1.2.0-24 9 c1"], "{release:?}");
+        // What is left is the container's, so the network has the name of its pool.
+        let held = |key: &str| json!({key: {"id": "c1", "podref": "ns/web-0", "ifname": "eth0"}});
+        site.desk.objects().create_pool("blue", SUBNET, &held("8"));
+        let (code, text) = site.call("DEL", "c1", "eth0", &[]).failure();
+        let pools = "several networks name the container c1: blue-10.1.2.0-24, red-10.1.2.0-24";
+        assert!(code == 7 && text.contains(pools), "{release:?}: {code}: {text}");
+        site.desk.patch(POOLS, "blue-10.1.2.0-24", &json!({"spec": {"allocations": {"8": null}}}));
+        site.del("c1", "eth0", &[]);
+        assert_eq!(site.desk.held(), [""; 0], "{release:?}");
     }
 }
 
