@@ -4,7 +4,8 @@ use log::warn;
 
 use super::optional::run_if_known;
 use super::record::{AttemptState, Held, Opened, RecordFile};
-use super::refreshed_run::{recorded_step, refresh_run};
+use super::refreshed_run::{RefreshedRun, recorded_step, refresh_run};
+use super::release::run_refreshed;
 use super::run_all::{run_all, run_planned};
 use super::served::{refuse_repeated_allocator, refuse_without_allocator};
 use super::session::Session;
@@ -56,13 +57,18 @@ fn check_recorded(
         let Some(granted) = &ran.granted else { continue };
         let time = deadline.share(attempt.runs.len() - i);
         let refreshed = refresh_run(session, &ran.run, network);
-        let run = &refreshed.run;
-        let present = refreshed.present_ipam.clone();
-        let (leases, static_addresses) = (granted.leases.clone(), granted.static_addresses());
-        let input = DelegateInput { leases, static_addresses, present, ..DelegateInput::default() };
-        let stdin = run.stdin(network, &prev_result, input)?;
-        let checked = run_if_known(session, Verb::Check, &recorded_step(session, run), stdin, time);
-        checked.map_err(|failure| refreshed.explain_failure(failure).error)?;
+        let checked = run_refreshed(session, refreshed, &prev_result, time, |refreshed, time| {
+            let RefreshedRun { run, present_ipam: present, .. } = refreshed;
+            let (leases, present) = (granted.leases.clone(), present.clone());
+            let static_addresses = granted.static_addresses();
+            let input =
+                DelegateInput { leases, static_addresses, present, ..DelegateInput::default() };
+            let stdin = run.stdin(network, &prev_result, input)?;
+            let step = recorded_step(session, run);
+            let checked = run_if_known(session, Verb::Check, &step, stdin, time);
+            checked.map(drop).map_err(|failure| refreshed.explain_failure(failure))
+        });
+        checked.map_err(|failure| failure.error)?;
     }
     Ok(())
 }

@@ -34,6 +34,17 @@ pub(crate) struct RefreshedRun {
 }
 
 impl RefreshedRun {
+    /// Whether a selector has set the recorded store, which the configuration does not name.
+    pub(crate) fn may_be_set_by_selector(&self) -> bool {
+        !self.run.store_is_configured && !self.run.is_standalone() && self.present_ipam.is_none()
+    }
+
+    /// The same beside this present section, which a selector has completed.
+    pub(crate) fn with_present(self, ipam: Map<String, Value>) -> Self {
+        let changed_servers = ChangedServers::between(&self.run.ipam, &ipam);
+        Self { present_ipam: Some(ipam), changed_servers, ..self }
+    }
+
     /// Adds which servers the record and the configuration name to a failure that this may explain.
     pub(crate) fn explain_failure(&self, mut failure: DelegateFailure) -> DelegateFailure {
         let Some(ChangedServers { recorded, present }) = &self.changed_servers else {

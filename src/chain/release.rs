@@ -7,8 +7,10 @@ use serde_json::Value;
 
 use super::exec::{DelegateCall, DelegateFailure, DelegateOutput};
 use super::record::{Run, Workload};
-use super::refreshed_run::{recorded_step, refresh_run};
+use super::refreshed_run::{RefreshedRun, recorded_step, refresh_run};
+use super::run_all::ipam_behind_selectors;
 use super::session::Session;
+use super::store_access::store_settings_differ;
 use ipam_kit::cni::{Attachment, IpConfig, IpamResult, Network, Verb};
 use ipam_kit::contract::{DelegateInput, Purpose};
 use ipam_kit::delegate::Deadline;
@@ -74,6 +76,47 @@ fn release(
     time: Duration,
 ) -> Result<(), DelegateFailure> {
     let refreshed = refresh_run(session, owed.run, target.network);
+    run_refreshed(session, refreshed, prev_result, time, |refreshed, time| {
+        release_by(session, target, owed, refreshed, prev_result, time)
+    })
+}
+
+/// Runs a recorded delegate. If it fails, and a selector had set its store, it runs once more beside the
+/// section that the selectors make today: they may name another way to the store.
+pub(crate) fn run_refreshed(
+    session: &Session<'_>,
+    refreshed: RefreshedRun,
+    prev_result: &IpamResult,
+    time: Duration,
+    run: impl Fn(&RefreshedRun, Duration) -> Result<(), DelegateFailure>,
+) -> Result<(), DelegateFailure> {
+    let deadline = Deadline::after(time);
+    let failure = match run(&refreshed, time) {
+        Err(failure) if refreshed.may_be_set_by_selector() && !is_answer(&failure) => failure,
+        outcome => return outcome,
+    };
+    let allocator = &refreshed.run.delegate;
+    match ipam_behind_selectors(session, allocator, prev_result, deadline) {
+        Some(ipam) if store_settings_differ(&refreshed.run.ipam, &ipam) => {
+            run(&refreshed.with_present(ipam), deadline.left())
+        }
+        _ => Err(failure),
+    }
+}
+
+fn is_answer(failure: &DelegateFailure) -> bool {
+    failure.error.code() == ErrorCode::NOT_HELD
+}
+
+/// DEL to a delegate by its record, with present secrets and files.
+fn release_by(
+    session: &Session<'_>,
+    target: NetworkAttachment<'_>,
+    owed: &Release<'_>,
+    refreshed: &RefreshedRun,
+    prev_result: &IpamResult,
+    time: Duration,
+) -> Result<(), DelegateFailure> {
     let input = DelegateInput {
         leases: owed.leases.to_vec(),
         static_addresses: owed.static_addresses.clone(),

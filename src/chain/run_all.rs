@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use log::debug;
+use serde_json::{Map, Value};
+
 use super::handoff::Handoff;
 use super::optional::run_if_known;
 use super::plan::{Plan, Step};
@@ -72,6 +75,31 @@ pub(crate) fn run_planned(
         failures.0.push(FailedStep { role: FailedRole::Other, error });
     }
     Ok(failures)
+}
+
+/// The section `ipam` that an allocator of the configured chain gets behind the selectors. `None` if no
+/// selector sets its store, or if one of them fails.
+pub(crate) fn ipam_behind_selectors(
+    session: &Session<'_>,
+    allocator: &str,
+    prev_result: &IpamResult,
+    deadline: Deadline,
+) -> Option<Map<String, Value>> {
+    let plan = session.plan().ok()?;
+    let place = plan.steps.iter().position(|step| step.name == allocator)?;
+    let (selectors, _) = plan.steps.split_at(place);
+    if selectors.iter().all(|step| step.sets.is_empty()) {
+        return None;
+    }
+    let mut handoff = Handoff::of(session, prev_result.clone());
+    for (i, step) in selectors.iter().enumerate().filter(|(_, step)| step.is_selector()) {
+        let run = handoff.run_for(step)?;
+        let time = deadline.share(plan.steps.len() - i);
+        let outcome =
+            run_step(session, session.request.verb, step, &run, prev_result, &mut handoff, time);
+        outcome.inspect_err(|error| debug!("{}", error.in_full())).ok()?;
+    }
+    handoff.run_for(&plan.steps[place]).map(|run| run.ipam)
 }
 
 fn run_step(

@@ -128,3 +128,21 @@ fn check_knows_what_a_pod_has_requested_with_and_without_a_record() {
     fs::write(site.world.record("a"), record).unwrap();
     lost(check());
 }
+
+#[test]
+fn a_del_uses_the_kubeconfig_that_the_selector_names_today() {
+    let site = Site::new();
+    let by = |kubeconfig: &str| {
+        let login = json!({"kubeconfig": site.world.path(kubeconfig)});
+        json!({"range": "10.242.0.0/28", "kubernetes": login})
+    };
+    let (old, new) = (by("kubeconfig"), by("moved"));
+    let results = ["a", "b"].map(|container| site.call("ADD", container, "", &old).success());
+    fs::rename(site.world.path("kubeconfig"), site.world.path("moved")).unwrap();
+    assert_eq!(site.call("DEL", "a", "", &old).failure().0, 7);
+    site.call_after("CHECK", "a", "", &new, &results[0]).success();
+    site.call("DEL", "a", "", &new).success();
+    assert_eq!(site.entries("10.242.0.0-28"), [(2, "b".to_owned())]);
+    site.call("DEL", "b", "", &new).success();
+    assert_eq!(site.entries("10.242.0.0-28"), []);
+}
