@@ -84,7 +84,10 @@ fn require_file(login: &Written<String>, request: &Request) -> Result<()> {
         return Ok(());
     }
     let expected = "the absolute path of a file that exists";
-    Err(place.shown(place.error(format!("expected {expected}, found {value:?}")), expected))
+    let error = place.error(format!("expected {expected}, found {value:?}"));
+    Err(place.shown(error, expected).advise(
+        "correct the path; if a DaemonSet writes the file, check that its pod runs on this node",
+    ))
 }
 
 /// The names of objects are this one, `-`, and a range or an address.
@@ -161,9 +164,13 @@ mod tests {
             for verb in ["ADD", "STATUS"] {
                 let expected = "expected the absolute path of a file that exists";
                 let own = Call::ipam(named(path)).verb(verb);
-                own.err(7, &format!("ipam.kubernetes.kubeconfig: {expected}, found {path:?}"));
+                let message = format!("ipam.kubernetes.kubeconfig: {expected}, found {path:?}");
+                let own = own.err(7, &message);
                 let flat = Call::bare(json!({})).flat(named(path)).verb(verb);
-                flat.err(7, &format!("FLAT.kubernetes.kubeconfig: {expected}"));
+                let flat = flat.err(7, &format!("FLAT.kubernetes.kubeconfig: {expected}"));
+                for details in [own, flat] {
+                    assert!(details.contains("check that its pod runs"), "{details}");
+                }
             }
             for verb in ["DEL", "GC", "CHECK"] {
                 let answer = Call::ipam(named(path)).verb(verb).ok();
