@@ -93,7 +93,12 @@ impl Kube {
 
     /// The namespace of the credentials, if they name one: of the kubeconfig's context, or of the pod.
     pub fn namespace(&self) -> Option<&str> {
-        self.session.credentials().namespace.as_deref()
+        self.session.credentials().namespace.as_ref().map(|(_, name)| &**name)
+    }
+
+    /// The place of [`Kube::namespace`], for errors: in the kubeconfig, or the file of the pod.
+    pub fn namespace_path(&self) -> Option<&str> {
+        self.session.credentials().namespace.as_ref().map(|(path, _)| &**path)
     }
 
     /// Reads an object; `None` if no object has this name.

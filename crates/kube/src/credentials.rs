@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use log::warn;
 
 use super::kubeconfig::{CurrentContext, Kubeconfig, KubeconfigSection};
+use super::resource::is_object_name;
 use super::validity::{Moment, Validity};
 use ipam_kit::error::{Error, Result};
 use ipam_servers::{ConfigFile, Pem, PemSource, Secret, Server, Trust, read_text};
@@ -16,7 +17,8 @@ pub(super) struct KubeCredentials {
     pub trust: Trust,
     /// With its path.
     pub token: Option<(String, Secret)>,
-    pub namespace: Option<String>,
+    /// With its path.
+    pub namespace: Option<(String, String)>,
     /// The path of the server's address.
     pub server_path: String,
     /// The path of the CA, also if it is missing.
@@ -84,7 +86,7 @@ impl KubeCredentials {
             server,
             trust: Trust { ca, identity, skip_verification },
             token,
-            namespace: context.string("namespace")?.map(str::to_owned),
+            namespace: namespace(&context)?,
             server_path: cluster.path("server"),
             ca_path,
         })
@@ -112,12 +114,15 @@ impl KubeCredentials {
         let ca_file = folder.join(CA);
         let ca_path = ca_file.display().to_string();
         let ca = ca_file.exists().then_some(Pem { path, source: PemSource::File(ca_file) });
-        let namespace = read_text(&folder.join(NAMESPACE)).ok();
+        let namespace_file = folder.join(NAMESPACE);
+        let namespace = read_text(&namespace_file).ok();
+        let namespace =
+            namespace.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
         Ok(Self {
             server,
             trust: Trust { ca, ..Trust::default() },
             token: Some((token.file.display().to_string(), secret)),
-            namespace: namespace.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()),
+            namespace: namespace.map(|name| (namespace_file.display().to_string(), name)),
             server_path,
             ca_path,
         })
@@ -198,6 +203,16 @@ fn server(cluster: &KubeconfigSection<'_>, secured: bool) -> Result<Server> {
         (false, false) => "http://",
     };
     Server::parse_one(&format!("{scheme}{server}"), &cluster.path("server"), None)
+}
+
+fn namespace(context: &KubeconfigSection<'_>) -> Result<Option<(String, String)>> {
+    let Some(name) = context.string("namespace")? else { return Ok(None) };
+    let path = context.path("namespace");
+    if is_object_name(name) {
+        return Ok(Some((path, name.to_owned())));
+    }
+    Err(Error::config(path, format_args!("{name:?} cannot be the name of a namespace"))
+        .advise("use lower-case letters, digits and -, as in kube-system"))
 }
 
 fn identity(user: &KubeconfigSection<'_>) -> Result<Option<(Pem, Pem)>> {

@@ -96,7 +96,7 @@ impl ObjectStore {
     }
 
     /// Sends each kind of request that a call may need, about an object that cannot exist: the
-    /// answers show which rights are missing. `reserves` says whether calls make reservations, and
+    /// answers show which rights are missing, and whether the namespace is. `reserves` says whether calls make reservations, and
     /// `is_sticky` whether addresses stay with names.
     pub(crate) fn check_rights(&mut self, reserves: bool, is_sticky: bool) -> Result<()> {
         let namespace = self.namespace.clone();
@@ -130,7 +130,15 @@ impl ObjectStore {
                 Method::Patch => ApiChange::patch(absent, "[]"),
                 _ => ApiChange::delete(absent, ""),
             };
-            errors.extend(kube.ask::<IgnoredAny>(&change).err());
+            match kube.ask::<IgnoredAny>(&change) {
+                Err(error) => errors.push(error),
+                Ok(ApiOutcome::Refused(refusal))
+                    if *method == Method::Post && refusal.reason == RefusalReason::NotFound =>
+                {
+                    errors.push(missing_namespace(kube, &change));
+                }
+                Ok(_) => {}
+            }
         }
         errors.into_iter().map(explain(absent.plural)).collect()
     }
@@ -270,11 +278,7 @@ pub(crate) fn change<T: DeserializeOwned>(
             return Ok(Outcome::Lost);
         }
         RefusalReason::NotFound if resource.name.is_some() => return Ok(Outcome::Missing),
-        RefusalReason::NotFound => (
-            ErrorCode::BACKEND,
-            format!("the namespace {} does not exist", resource.namespace.unwrap_or_default()),
-            "correct ipam.kube.namespace, or create the namespace",
-        ),
+        RefusalReason::NotFound => return Err(missing_namespace(kube, change)),
         RefusalReason::TooLarge => (
             ErrorCode::EXHAUSTED,
             "the object has reached the size limit of the API server".to_owned(),
@@ -288,6 +292,17 @@ pub(crate) fn change<T: DeserializeOwned>(
     };
     let error = Error::new(code, format!("{method} {resource}: {message}"));
     Err(error.caused_by(refusal.message).advise(advice))
+}
+
+/// The error of a new object for a namespace that does not exist.
+fn missing_namespace(kube: &Kube, change: &ApiChange<'_>) -> Error {
+    let ApiChange { method, resource, .. } = change;
+    let name = resource.namespace.unwrap_or_default();
+    let is_of_login = kube.namespace() == Some(name);
+    let place = kube.namespace_path().filter(|_| is_of_login).unwrap_or("ipam.kube.namespace");
+    let message = format!("{method} {resource}: the namespace {name} does not exist");
+    Error::new(ErrorCode::BACKEND, message)
+        .advise(format!("create the namespace, or correct {place}"))
 }
 
 /// The name of an object that does not exist.
@@ -327,6 +342,7 @@ pub(crate) fn explain(plural: &str) -> impl Fn(Error) -> Error {
             let file = if plural == STICKY_LEASES { "sticky.yaml" } else { "crds.yaml" };
             let error =
                 error.advise(format!("the definitions are in deploy/{file} of this release"));
+            let error = error.advise("if the API server is just starting, call again");
             if plural == RESERVATIONS { error.advise(WITHOUT_RESERVATIONS) } else { error }
         }
         error => error,

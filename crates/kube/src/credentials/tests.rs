@@ -37,7 +37,8 @@ fn the_current_context_says_whom_to_call() {
     let KubeCredentials { server, trust, token, namespace, .. } =
         login(&[&config("server: https://a:6443/x/", "token: 0123")]).unwrap();
     assert_eq!(server.to_string(), "https://a:6443/x");
-    assert_eq!(namespace.as_deref(), Some("n"));
+    let namespace = namespace.unwrap();
+    assert_eq!(namespace, ("f0: contexts[c].context.namespace".to_owned(), "n".to_owned()));
     assert!(trust.ca.is_none() && trust.identity.is_none() && !trust.skip_verification);
     // A token that looks like a number is the text that stands there.
     let (place, secret) = token.unwrap();
@@ -300,7 +301,7 @@ fn a_pod_finds_its_login_in_a_folder() {
     let login = KubeCredentials::of_pod(folder.path(), ("10.0.0.1", "6443")).unwrap();
     assert_eq!(login.server.to_string(), "https://10.0.0.1:6443");
     assert!(login.trust.ca.is_some());
-    assert_eq!(login.namespace.as_deref(), Some("kube-system"));
+    assert_eq!(login.namespace.as_ref().unwrap().1, "kube-system");
     assert!(!format!("{login:?}").contains("s3cret"));
     let error = KubeCredentials::of_pod(folder.path(), ("10.0.0.1", "https")).unwrap_err();
     assert!(error.to_string().starts_with("KUBERNETES_SERVICE_HOST: "), "{error}");

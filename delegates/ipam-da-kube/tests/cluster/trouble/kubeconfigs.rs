@@ -57,6 +57,41 @@ fn a_kubeconfig_that_cannot_be_read_is_named() {
 }
 
 #[test]
+fn a_wrong_namespace_of_the_context_is_named_with_its_place() {
+    let site = Site::new();
+    let file = site.desk.kubeconfig_path();
+    let named = |namespace: &str| {
+        let more = json!({"contexts": [{"context": {"namespace": namespace}}]});
+        Kubeconfig::of(site.desk.kube, &site.desk.login).more(&more)
+    };
+    let place = ".context.namespace";
+    named("../../x").write(&file);
+    for verb in ["ADD", "DEL", "STATUS"] {
+        let parts = [PATH, place, "\"../../x\" cannot be the name of a namespace"];
+        site.fails(verb, "c1", 7, &parts);
+    }
+    // The servers of tests let objects be in a namespace that does not exist.
+    let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []});
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound",
+        "code": 404, "details": {"name": "nowhere", "kind": "namespaces"},
+    });
+    let speaker =
+        Speaker::deciding(&site.desk.kube.certificates().server(), move |head| {
+            match head.starts_with("GET ") && head.contains('?') {
+                true => (Speaker::answer("200 OK", "", &list.to_string()), End::Next),
+                false => (Speaker::answer("404 Not Found", "", &status.to_string()), End::Next),
+            }
+        });
+    named("nowhere").server(&speaker.url()).write(&file);
+    let parts =
+        ["the namespace nowhere does not exist", "create the namespace, or correct ", PATH, place];
+    site.fails("ADD", "c1", 103, &parts);
+    let outcome = site.typed(&["lint", "--json"]);
+    site.assert_failure(outcome, 103, &parts);
+}
+
+#[test]
 fn a_token_that_expired_is_an_error_to_try_again_until_it_is_renewed() {
     let site = Site::new();
     let file = site.desk.kubeconfig_path();

@@ -53,6 +53,7 @@ fn a_cluster_without_the_kind_of_pools_is_told_by_every_verb() {
         "does not serve ippools.whereabouts.cni.cncf.io (404)",
         "install the custom resource definitions of whereabouts.cni.cncf.io, or check ipam.kube.kubeconfig",
         "the definitions are in deploy/crds.yaml",
+        "if the API server is just starting, call again",
     ];
     for (verb, code) in [("ADD", 103), ("CHECK", 103), ("DEL", 103), ("STATUS", 50)] {
         let text = site.fails(verb, "c1", code, &parts);
