@@ -209,6 +209,19 @@ fn release_of_an_address_without_an_owner_is_an_error() {
 }
 
 #[test]
+fn release_says_nothing_of_leases_that_the_store_does_not_show() {
+    let world = world();
+    let error = json!({"cniVersion": "1.0.0", "code": 11, "msg": "no server answers"});
+    world.answer("ipam-da-x", "release", &error);
+    for question in [&["--node", "n7"][..], &["--owner", "c7"], &["10.0.0.2"]] {
+        let outcome = world.typed(&[&["release", "net"], question, &["--yes"]].concat());
+        assert_eq!((outcome.exit, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
+        assert!(outcome.stderr.contains("no server answers"), "{outcome:?}");
+        assert!(!outcome.stderr.contains("no lease names"), "{outcome:?}");
+    }
+}
+
+#[test]
 fn release_and_who_refuse_a_subnet() {
     let world = world();
     world.answer("ipam-da-x", "release", &json!([lease("10.0.0.0", "c1")]));

@@ -50,9 +50,10 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
             let error = Error::new(ErrorCode::NOT_HELD, message);
             printed.fail(&error.advise(NAME_WHOLE_ID));
         }
-        if leases.is_empty() && printed.failed {
-            return Ok(printed);
-        }
+    }
+    // A store that does not answer does not say that there are no leases.
+    if leases.is_empty() && printed.failed {
+        return Ok(printed);
     }
     if let (Some(node), true) = (options.value(&OptionSpec::NODE), leases.is_empty()) {
         printed.warnings.push(no_lease_of_node(node));

@@ -134,7 +134,8 @@ impl CredentialsSource {
         let message =
             format!("missing, and no other Kubernetes credentials found: {list}; {pod}; {home}");
         Err(Error::config(key, message).advise(
-            "name a kubeconfig, for example \"kubeconfig\": \"/etc/kubernetes/kubelet.conf\"",
+            "name a kubeconfig whose user has the rights of the README, for example \"kubeconfig\": \
+             \"/etc/cni/net.d/ipam-delegated.d/kubeconfig\"",
         ))
     }
 

@@ -355,5 +355,5 @@ fn other_definition(object: &str) -> Error {
         "{STICKY_LEASES}.{STICKY_GROUP}/{object}: the definition of the kind does not keep what this program writes"
     );
     Error::new(ErrorCode::BACKEND, message)
-        .advise("apply deploy/sticky.yaml of this release, or of the newest release in the cluster")
+        .advise("apply delegates/ipam-da-kube/deploy/sticky.yaml of this release, or of the newest release in the cluster")
 }

@@ -340,8 +340,9 @@ pub(crate) fn explain(plural: &str) -> impl Fn(Error) -> Error {
         error if is_unauthorized(&error) => error.with_code(ErrorCode::TRY_AGAIN),
         error if is_unserved(&error) => {
             let file = if plural == STICKY_LEASES { "sticky.yaml" } else { "crds.yaml" };
-            let error =
-                error.advise(format!("the definitions are in deploy/{file} of this release"));
+            let error = error.advise(format!(
+                "the definitions are in delegates/ipam-da-kube/deploy/{file} of this release"
+            ));
             let error = error.advise("if the API server is just starting, call again");
             if plural == RESERVATIONS { error.advise(WITHOUT_RESERVATIONS) } else { error }
         }

@@ -31,7 +31,7 @@ fn a_cluster_without_the_kind_of_reservations_is_told_with_both_remedies() {
     let parts = [
         "does not serve overlappingrangeipreservations.whereabouts.cni.cncf.io (404)",
         "install the custom resource definitions of whereabouts.cni.cncf.io, or check ipam.kube.kubeconfig",
-        "the definitions are in deploy/crds.yaml",
+        "the definitions are in delegates/ipam-da-kube/deploy/crds.yaml",
         "if all nodes run whereabouts 0.4 or its fork, set ipam.kube.overlapCheck to false",
     ];
     site.fails("ADD", "c1", 103, &parts);
@@ -52,7 +52,7 @@ fn a_cluster_without_the_kind_of_pools_is_told_by_every_verb() {
     let parts = [
         "does not serve ippools.whereabouts.cni.cncf.io (404)",
         "install the custom resource definitions of whereabouts.cni.cncf.io, or check ipam.kube.kubeconfig",
-        "the definitions are in deploy/crds.yaml",
+        "the definitions are in delegates/ipam-da-kube/deploy/crds.yaml",
         "if the API server is just starting, call again",
     ];
     for (verb, code) in [("ADD", 103), ("CHECK", 103), ("DEL", 103), ("STATUS", 50)] {
