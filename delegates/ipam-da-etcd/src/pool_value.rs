@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipam_kit::cni::address::parse_address;
 use ipnet::IpNet;
 
-/// The leases of a pool: lines `ADDRESS ID`, joined by line feeds, in any order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PoolValue(String);
+/// The leases of a pool: lines `ADDRESS ID`, joined by line feeds, in any order. Clones share the
+/// text, which may be long.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct PoolValue(Arc<String>);
 
 /// A lease of a pool. The id names a container, which may hold several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +31,8 @@ pub(crate) struct SeenPool {
 /// Pools by their subnets, as one read showed them.
 pub(crate) type SeenPools = BTreeMap<IpNet, SeenPool>;
 
-/// The values of pools as they are written, by the subnets.
-pub(crate) type PoolTexts = BTreeMap<IpNet, String>;
+/// The values of pools, by the subnets.
+pub(crate) type PoolValues = BTreeMap<IpNet, PoolValue>;
 
 /// A line that is not a lease.
 #[derive(Debug, PartialEq, Eq)]
@@ -56,11 +58,11 @@ impl fmt::Display for MalformedLine {
 }
 
 /// Returns the values of the pools that a change makes others than they were seen.
-pub(crate) fn changed_values(seen: &SeenPools, next: &SeenPools) -> PoolTexts {
+pub(crate) fn changed_values(seen: &SeenPools, next: &SeenPools) -> PoolValues {
     let changed = next
         .iter()
         .filter(|(subnet, pool)| seen.get(*subnet).is_none_or(|before| before.value != pool.value));
-    changed.map(|(subnet, pool)| (*subnet, pool.value.as_str().to_owned())).collect()
+    changed.map(|(subnet, pool)| (*subnet, pool.value.clone())).collect()
 }
 
 impl PoolValue {
@@ -68,18 +70,18 @@ impl PoolValue {
     ///
     /// # Errors
     /// A line is malformed.
-    pub(crate) fn parse(value: &[u8]) -> Result<Self, MalformedLine> {
-        let number_at = |end: usize| 1 + value[..end].iter().filter(|byte| **byte == b'\n').count();
-        let text = std::str::from_utf8(value).map_err(|error| MalformedLine {
-            number: number_at(error.valid_up_to()),
-            reason: "is not UTF-8",
+    pub(crate) fn parse(value: Vec<u8>) -> Result<Self, MalformedLine> {
+        let text = String::from_utf8(value).map_err(|error| {
+            let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let number = 1 + valid.iter().filter(|byte| **byte == b'\n').count();
+            MalformedLine { number, reason: "is not UTF-8" }
         })?;
         if !text.is_empty() {
             for (line, number) in text.split('\n').zip(1..) {
                 PoolLine::parse(line).map_err(|reason| MalformedLine { number, reason })?;
             }
         }
-        Ok(Self(text.to_owned()))
+        Ok(Self(Arc::new(text)))
     }
 
     /// Returns the value as whereabouts writes it.
@@ -92,9 +94,16 @@ impl PoolValue {
         self.0.split('\n').filter_map(|line| PoolLine::parse(line).ok())
     }
 
+    /// The leases of a container.
+    pub(crate) fn lines_of<'a>(&'a self, id: &'a str) -> impl Iterator<Item = PoolLine<'a>> {
+        // Most lines need not be parsed.
+        let lines = self.0.split('\n').filter(move |line| line.ends_with(id));
+        lines.filter_map(|line| PoolLine::parse(line).ok()).filter(move |line| line.id == id)
+    }
+
     /// Tells whether a container holds an address.
     pub(crate) fn has(&self, address: IpAddr, id: &str) -> bool {
-        self.lines().any(|line| line == PoolLine { address, id })
+        self.lines_of(id).any(|line| line.address == address)
     }
 
     /// Returns the holder of an address.
@@ -105,19 +114,21 @@ impl PoolValue {
     /// Adds a lease.
     pub(crate) fn add(&mut self, address: IpAddr, id: &str) {
         let between = if self.0.is_empty() { "" } else { "\n" };
-        self.0.push_str(&format!("{between}{address} {id}"));
+        let line = format!("{between}{address} {id}");
+        self.0 = Arc::new([self.as_str(), &line].concat());
     }
 
     /// Removes a lease as whereabouts does: the last line takes its place. Answers whether it was
     /// there.
     pub(crate) fn remove(&mut self, address: IpAddr, id: &str) -> bool {
         let gone = Ok(PoolLine { address, id });
+        let is_gone = |line: &&str| line.ends_with(id) && PoolLine::parse(line) == gone;
         let mut lines: Vec<&str> = self.0.split('\n').collect();
-        let Some(position) = lines.iter().position(|line| PoolLine::parse(line) == gone) else {
+        let Some(position) = lines.iter().position(is_gone) else {
             return false;
         };
         lines.swap_remove(position);
-        self.0 = lines.join("\n");
+        self.0 = Arc::new(lines.join("\n"));
         true
     }
 }
@@ -169,7 +180,7 @@ mod tests {
         ] {
             value.add(address.parse().unwrap(), id);
             assert_eq!(old_parse(value.as_str()), told(&value));
-            assert_eq!(PoolValue::parse(value.as_str().as_bytes()), Ok(value.clone()));
+            assert_eq!(PoolValue::parse(value.as_str().into()), Ok(value.clone()));
         }
         assert!(value.remove("10.1.0.1".parse().unwrap(), "c1"));
         assert!(!value.remove("10.1.0.1".parse().unwrap(), "c1"));
@@ -196,10 +207,10 @@ mod tests {
             ("10.1.0.1 c1\n<nil> c2", "line 2 does not begin with an address"),
             ("10.1.0.1/24 c1", "line 1 does not begin with an address"),
         ] {
-            let error = PoolValue::parse(value.as_bytes()).unwrap_err();
+            let error = PoolValue::parse(value.into()).unwrap_err();
             assert_eq!(error.to_string(), message, "{value:?}");
         }
-        let error = PoolValue::parse(b"10.1.0.1 c\xff").unwrap_err();
+        let error = PoolValue::parse(b"10.1.0.1 c\xff".into()).unwrap_err();
         assert_eq!(error.to_string(), "line 1 is not UTF-8");
     }
 }

@@ -20,7 +20,7 @@ use super::view::pool_views;
 use super::written_values::WrittenValues;
 use crate::owner_leases::OwnerKeys;
 use crate::page::flatten;
-use crate::pool_value::{PoolTexts, SeenPools, changed_values};
+use crate::pool_value::{PoolValues, SeenPools, changed_values};
 use crate::removal::take_off_lost;
 use crate::transport::EtcdAnswer;
 use crate::values::revision_of;
@@ -33,7 +33,7 @@ struct Planned {
     /// The owners that lose something.
     losers: FoundOwners,
     /// The values that it writes.
-    values: PoolTexts,
+    values: PoolValues,
     /// Its mark, if it writes any.
     mark: Option<ChangeMark>,
     /// The address of each claim.
@@ -230,7 +230,7 @@ fn finish(
         session.memory.remember_claims(answer, session.client.answering(), given, true);
     }
     if let Some(mark) = mark {
-        ledger.written.remember(&mark, answer.revision, &token.pools, values);
+        ledger.written.remember(&mark, answer.revision, &token.pools, &values);
     }
     ledger.node_turn.end();
     ledger.locks.end(&mut session.client);
@@ -297,14 +297,14 @@ fn lost_by_stale_view(
     token: &EtcdViewToken,
     change: &Change<'_>,
     subnets: &[IpNet],
-    found: Vec<KeyValue>,
+    mut found: Vec<KeyValue>,
 ) -> Result<Commit<EtcdViewToken>> {
     let WhereaboutsLedger { session, keys, locks, .. } = ledger;
     if session.latest().is_some() && !change.claim.is_empty() {
         let latest = found.iter().find(|found| found.key() == session.keys.latest().as_bytes());
         session.memory.check_latest_claim(latest.map_or(0, KeyValue::mod_revision))?;
     }
-    let now = keys.seen(subnets.iter().copied(), &found)?;
+    let now = keys.take(subnets.iter().copied(), &mut found)?;
     let raced = |subnet: &&IpNet| {
         now.get(*subnet).map(|pool| pool.revision)
             != token.pools.get(*subnet).map(|pool| pool.revision)

@@ -92,8 +92,7 @@ impl WhereaboutsLedger {
             let answer = self.session.read(&Txn::new().and_then(batch))?;
             found.extend(flatten(answer.response.op_responses()));
         }
-        let pools = self.keys.seen(subnets, &found)?;
-        found.retain(|found| self.keys.subnet(found.key()).is_none());
+        let pools = self.keys.take(subnets, &mut found)?;
         Ok((found, pools))
     }
 

@@ -93,7 +93,7 @@ pub(super) fn pools_of_index(found: &OwnerKeys) -> Result<BTreeSet<IpNet>> {
 fn lines_of(owner: &Owner, pools: &SeenPools) -> Vec<IpNet> {
     let mut lines = Vec::new();
     for (subnet, pool) in pools {
-        let its = pool.value.lines().filter(|line| line.id == owner.container.as_str());
+        let its = pool.value.lines_of(owner.container.as_str());
         lines.extend(its.map(|line| line.in_pool(*subnet)));
     }
     lines

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::pool_locks::PoolQueues;
 use super::pools::ValueKeys;
-use crate::pool_value::{PoolTexts, SeenPools};
+use crate::pool_value::{PoolValues, SeenPools};
 
 /// A change, made while pools and owners are as they were seen, and no process of whereabouts has
 /// the mutex of a pool.
@@ -17,7 +17,7 @@ pub(super) struct PoolTxn<'a> {
     pub(super) subnets: &'a [IpNet],
     pub(super) seen: &'a SeenPools,
     /// The values that it writes.
-    pub(super) values: &'a PoolTexts,
+    pub(super) values: &'a PoolValues,
     /// Guards of other keys.
     pub(super) guards: Vec<Compare>,
     /// Writes of other keys.

@@ -65,31 +65,31 @@ impl ValueKeys {
         Compare::mod_revision(self.pool(subnet), CompareOp::Equal, revision)
     }
 
-    /// Returns these pools by the keys that were found.
+    /// Takes these pools out of the keys that were found.
     ///
     /// # Errors
     /// A value is malformed, and nothing may be written over it.
-    pub(super) fn seen(
+    pub(super) fn take(
         &self,
         subnets: impl IntoIterator<Item = IpNet>,
-        found: &[KeyValue],
+        found: &mut Vec<KeyValue>,
     ) -> Result<SeenPools> {
         let mut pools = SeenPools::new();
         for subnet in subnets {
             let key = self.pool(subnet);
-            let found = found.iter().find(|found| found.key() == key.as_bytes());
-            pools.insert(subnet, found.map(Self::parse).transpose()?.unwrap_or_default());
+            let place = found.iter().position(|found| found.key() == key.as_bytes());
+            let pool = place.map(|place| Self::parse(found.remove(place)));
+            pools.insert(subnet, pool.transpose()?.unwrap_or_default());
         }
         Ok(pools)
     }
 
     /// Reads the answer about a pool's key.
-    ///
-    /// # Errors
-    /// As [`Self::seen`].
-    pub(super) fn parse(found: &KeyValue) -> Result<SeenPool> {
-        let value = PoolValue::parse(found.value()).map_err(|malformed| {
-            let key = String::from_utf8_lossy(found.key());
+    fn parse(found: KeyValue) -> Result<SeenPool> {
+        let revision = found.mod_revision();
+        let (key, value) = found.into_key_value();
+        let value = PoolValue::parse(value).map_err(|malformed| {
+            let key = String::from_utf8_lossy(&key);
             let by_whereabouts = match malformed.empties_pool() {
                 true => "at once: whereabouts takes such a pool for empty, and overwrites it",
                 false => "by hand: whereabouts keeps it, and no program releases it",
@@ -97,7 +97,7 @@ impl ValueKeys {
             Error::new(ErrorCode::BACKEND, format!("invalid value of the key {key}: {malformed}"))
                 .advise(format!("correct the line (etcdctl get '{key}') {by_whereabouts}"))
         })?;
-        Ok(SeenPool { value, revision: Some(found.mod_revision()) })
+        Ok(SeenPool { value, revision: Some(revision) })
     }
 }
 

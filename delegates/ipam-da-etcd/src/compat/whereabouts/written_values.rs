@@ -5,7 +5,7 @@
 //! and a hash of the values. A guess requires the mark, and that the keys of the pools still have
 //! the revision of that change. The mark of a damaged file is in no store.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 
 use etcd_client::{Compare, CompareOp, TxnOp};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::keys::full_key;
 use crate::memory;
-use crate::pool_value::{PoolTexts, PoolValue, SeenPool, SeenPools};
+use crate::pool_value::{PoolValue, PoolValues, SeenPool, SeenPools};
 use crate::view_token::ChangeMark;
 
 /// How many bytes of values are remembered at most. To send more by a wrong guess costs more than
@@ -41,7 +41,7 @@ struct LatestChange {
     random: u64,
     revision: i64,
     /// The values that it wrote; none if a wrong guess is likely.
-    values: PoolTexts,
+    values: BTreeMap<IpNet, String>,
 }
 
 impl WrittenValues {
@@ -60,7 +60,7 @@ impl WrittenValues {
         let LatestChange { random, revision, values } = self.latest();
         let mut pools = SeenPools::new();
         for subnet in subnets {
-            let value = PoolValue::parse(values.get(subnet)?.as_bytes()).ok()?;
+            let value = PoolValue::parse(values.get(subnet)?.as_str().into()).ok()?;
             pools.insert(*subnet, SeenPool { value, revision: Some(*revision) });
         }
         (!pools.is_empty()).then(|| (pools, ChangeMark { random: *random, hash: hash(values) }))
@@ -72,8 +72,10 @@ impl WrittenValues {
     }
 
     /// Returns the mark of a new change.
-    pub(super) fn new_mark(values: &PoolTexts) -> ChangeMark {
-        ChangeMark { random: RandomState::new().build_hasher().finish(), hash: hash(values) }
+    pub(super) fn new_mark(values: &PoolValues) -> ChangeMark {
+        // That of values that are not remembered is not read.
+        let hash = if size(values) > LARGEST { 0 } else { hash(values) };
+        ChangeMark { random: RandomState::new().build_hasher().finish(), hash }
     }
 
     /// Writes a mark.
@@ -88,15 +90,15 @@ impl WrittenValues {
         mark: &ChangeMark,
         revision: i64,
         seen: &SeenPools,
-        values: PoolTexts,
+        values: &PoolValues,
     ) {
-        let size: usize = values.values().map(String::len).sum();
         let before = self.latest().revision;
         let is_own = |subnet: &IpNet| {
             seen.get(subnet).and_then(|pool| pool.revision).is_none_or(|seen| seen == before)
         };
-        let is_likely = size <= LARGEST && values.keys().all(is_own);
-        let values = if is_likely { values } else { PoolTexts::new() };
+        let is_likely = size(values) <= LARGEST && values.keys().all(is_own);
+        let texts = values.iter().map(|(subnet, value)| (*subnet, value.as_str().to_owned()));
+        let values = if is_likely { texts.collect() } else { BTreeMap::new() };
         let latest = LatestChange { random: mark.random, revision, values };
         if let Err(error) = self.file.write(&latest) {
             debug!("cannot write {}: {error}", self.file.path().display());
@@ -109,7 +111,11 @@ impl WrittenValues {
     }
 }
 
-fn hash(values: &PoolTexts) -> u64 {
+fn size(values: &PoolValues) -> usize {
+    values.values().map(|value| value.as_str().len()).sum()
+}
+
+fn hash(values: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     values.hash(&mut hasher);
     hasher.finish()
