@@ -7,7 +7,7 @@ use ipam_testkit::pages::Page;
 use ipam_testkit::whereabouts::{Crds, RESERVATIONS};
 use serde_json::{Value, json};
 
-use crate::common::node::Node;
+use crate::common::node::{Node, Sandbox};
 use crate::common::relay::Relay;
 use crate::common::sticky::sticky_desk;
 use crate::common::{Desk, changing, v07, v094};
@@ -72,6 +72,22 @@ fn with_reservations() {
     counter.assert_sends(&[GET, &read, &delete, PATCH], || other.del("c2"));
     let ready = ["PATCH ippools/ipam-delegated-status 404"];
     counter.assert_sends(&ready, || drop(node.call("STATUS", "").success()));
+}
+
+#[test]
+fn of_the_next_sandbox_of_a_pod() {
+    let counter = Counter::new(&v094());
+    let node = counter.node("node-1");
+    let [first, next] = ["c1", "c2"].map(|container| Sandbox {
+        node: &node,
+        container,
+        ifname: "eth0",
+        pod: ("web-0", "u1"),
+    });
+    let address = first.address();
+    let (read, replace) = (reservation("GET", &address), reservation("PATCH", &address));
+    counter.assert_sends(&[GET, &read, PATCH, &replace], || drop(next.add()));
+    assert_eq!(next.address(), address);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::thread;
 use ipam_testkit::whereabouts::Crds;
 use ipam_testkit::world::{Outcome, full_size, start, wait};
 use rustix::process::{Pid, Signal, kill_process_group};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::common::relay::{Ask, Fate, Relay};
 use crate::common::site::{On, Plan, Site};
@@ -26,7 +26,9 @@ enum Before {
     Nothing,
     /// The pools, without entries. The node has seen them.
     Pools,
-    /// The same; another program has reserved the first address.
+    /// The same, beside one that overlaps.
+    Overlapping,
+    /// As `Pools`; another program has reserved the first address.
     Reserved,
     /// The container holds addresses.
     Held,
@@ -62,6 +64,8 @@ struct Scenario {
 
 const POD: &str = "K8S_POD_NAMESPACE=a;K8S_POD_NAME=b;K8S_POD_UID=7c0e";
 const FIRST: &str = "10.1.0.2";
+/// A pool that overlaps with that of the network.
+const WIDE: &str = "10.1.0.0/16";
 
 impl Site {
     /// A call of the pod's sandbox, and its network.
@@ -76,7 +80,10 @@ impl Site {
     fn prepare(&self, before: Before) -> Vec<String> {
         match before {
             Before::Nothing => Vec::new(),
-            Before::Pools | Before::Reserved => {
+            Before::Pools | Before::Overlapping | Before::Reserved => {
+                if before == Before::Overlapping {
+                    self.desk.objects().create_pool("", WIDE, &json!({}));
+                }
                 self.of_pod("ADD", "warm").success();
                 self.of_pod("DEL", "warm").ended_well();
                 if before == Before::Reserved {
@@ -271,6 +278,11 @@ fn an_add_to_a_pool() {
 fn an_add_to_two_pools() {
     let plan = Plan { ranges: TWO, ..ALONE };
     Scenario { plan, before: Before::Pools, call: Call::Add, requests: 6 }.run();
+}
+
+#[test]
+fn an_add_to_a_pool_that_overlaps_with_another() {
+    Scenario { plan: ALONE, before: Before::Overlapping, call: Call::Add, requests: 5 }.run();
 }
 
 #[test]
