@@ -10,7 +10,7 @@ use ipam_kit::allocate::{Allocate, Ledger};
 use ipam_kit::cni::{Environment, NetworkName};
 use ipam_kit::delegate::answer;
 use ipam_kit::host::Settings;
-use ipam_suites::memory::{MemoryLedger, MemoryStore};
+use ipam_suites::memory::{MemoryLedger, MemoryStore, Shape};
 use serde_json::{Value, json};
 
 /// A store of its own, and calls of the allocator over it.
@@ -237,6 +237,29 @@ fn a_full_pool_fails_status_only_when_asked_to() {
     assert_eq!(desk.call("ADD", "c1", one.clone(), json!({})).0, 0);
     assert_eq!(desk.call("STATUS", "", one.clone(), json!({})).0, 0);
     assert_eq!(desk.call("STATUS", "", one, asked).1["code"], 50);
+}
+
+#[test]
+fn a_cooldown_that_cannot_be_kept_fails_add_and_status_alone() {
+    let desk = Desk::new();
+    let pools = json!({"pools": pools(["a"])});
+    let set = |cooldown: Value| json!({"ipam": {"node": "node-1", "cooldown": cooldown}});
+    for cooldown in [json!(null), json!("0s"), json!("30s")] {
+        assert_eq!(desk.call("ADD", "c1", pools.clone(), set(cooldown)).0, 0);
+    }
+    let refused = |cooldown: Value, message: &str| {
+        for verb in ["ADD", "STATUS"] {
+            let (_, error) = desk.call(verb, "c1", pools.clone(), set(cooldown.clone()));
+            let told = (error["code"].as_u64(), error["msg"].as_str());
+            assert_eq!(told, (Some(7), Some(message)), "{verb}");
+        }
+        assert_eq!(desk.call("DEL", "c1", json!({}), set(cooldown)).0, 0);
+    };
+    refused(json!("a day"), r#"ipam.cooldown: invalid duration "a day""#);
+    refused(json!(30), "ipam.cooldown: invalid duration 30");
+    let _ = desk.store.clone().shaped(Shape { knows_freed: false, ..Shape::default() });
+    refused(json!("30s"), "ipam.cooldown: this allocator does not know when addresses were freed");
+    assert_eq!(desk.call("ADD", "c1", pools.clone(), set(json!("0s"))).0, 0);
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub(super) struct Bench {
     pub subject: Arc<dyn Subject>,
     pub network: String,
     pub node: &'static str,
+    /// `ipam.cooldown` of every call.
+    cooldown: Option<&'static str>,
 }
 
 /// The answer of an ADD.
@@ -49,7 +51,7 @@ impl Bench {
     pub(crate) fn new(subject: &Arc<dyn Subject>) -> Self {
         let number = NETWORKS.fetch_add(1, Ordering::Relaxed);
         let network = format!("conformance-{}-{number}", process::id());
-        Self { subject: subject.clone(), network, node: "node-1" }
+        Self { subject: subject.clone(), network, node: "node-1", cooldown: None }
     }
 
     /// The same subject on another network.
@@ -60,6 +62,11 @@ impl Bench {
     /// The same network on another node.
     pub(crate) fn on_node(&self, node: &'static str) -> Self {
         Self { node, ..self.clone() }
+    }
+
+    /// The same network with a time for which freed addresses rest.
+    pub(crate) fn with_cooldown(&self, cooldown: &'static str) -> Self {
+        Self { cooldown: Some(cooldown), ..self.clone() }
     }
 
     pub(crate) fn is_delegate(&self) -> bool {
@@ -254,6 +261,9 @@ impl Bench {
         config.insert("cniVersion".to_owned(), json!(if newest { "1.1.0" } else { "1.0.0" }));
         config.insert("name".to_owned(), json!(self.network));
         let ipam = config.entry("ipam").or_insert_with(|| json!({}));
+        if let Some(cooldown) = self.cooldown {
+            ipam["cooldown"] = json!(cooldown);
+        }
         if self.is_delegate() {
             ipam["node"] = json!(self.node);
             let result = known.map(|known| known.result.clone()).unwrap_or_default();

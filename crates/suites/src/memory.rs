@@ -11,7 +11,7 @@ use ipam_kit::allocate::ledger::{
     Change, Claim, Commit, Entry, Ledger, Need, PoolView, Scan, Used, View, ViewQuery,
     unknown_ranges,
 };
-use ipam_kit::allocate::{Lease, Owner, PoolRequest, Profile, Reach, Strategy};
+use ipam_kit::allocate::{Lease, Owner, PoolRequest, Profile, Reach, Strategy, cooldown};
 use ipam_kit::cni::{NetworkName, address};
 use ipam_kit::delegate::Request;
 use ipam_kit::error::{Error, ErrorCode, Result};
@@ -50,6 +50,8 @@ pub struct Shape {
     pub contended: bool,
     /// It keeps addresses for names.
     pub keeps_names: bool,
+    /// It knows when addresses were freed.
+    pub knows_freed: bool,
     /// It has a pool of every name, with the ranges [`STORE_RANGE`], and chooses its addresses.
     pub chooses: bool,
 }
@@ -108,6 +110,7 @@ impl Default for Shape {
             behind: false,
             contended: false,
             keeps_names: true,
+            knows_freed: true,
             chooses: false,
         }
     }
@@ -255,6 +258,7 @@ pub(super) fn kept_out() -> Error {
 pub struct MemoryLedger {
     pub(super) store: MemoryStore,
     pub(super) network: NetworkName,
+    pub(super) cooldown: Duration,
     caught_up: bool,
 }
 
@@ -281,7 +285,7 @@ impl MemoryToken {
 impl MemoryLedger {
     /// A ledger for one network.
     pub fn on(store: &MemoryStore, network: NetworkName) -> Self {
-        Self { store: store.clone(), network, caught_up: false }
+        Self { store: store.clone(), network, cooldown: Duration::ZERO, caught_up: false }
     }
 
     /// Fails for a name that another owner has.
@@ -323,7 +327,8 @@ impl MemoryLedger {
                 },
                 _ => view,
             };
-            pools.push(PoolView { set: request.set.clone(), ..shown });
+            let resting = table.resting(network, self.cooldown);
+            pools.push(PoolView { set: request.set.clone(), resting, ..shown });
         }
         let held = if sure { table.held(owner) } else { Vec::new() };
         View { held, sure, pools, token }
@@ -337,7 +342,9 @@ impl Ledger for MemoryLedger {
     const REACH: Reach = Reach::Cluster;
 
     fn open(config: MemoryConfig, request: &Request) -> Result<Self> {
-        Ok(Self::on(&MemoryStore::named(&config.memory), request.network.name().clone()))
+        let store = MemoryStore::named(&config.memory);
+        let this = Self::on(&store, request.network.name().clone());
+        Ok(Self { cooldown: cooldown(request)?, ..this })
     }
 
     fn view(
@@ -426,8 +433,8 @@ impl Ledger for MemoryLedger {
     }
 
     fn profile(&self) -> Profile {
-        let Shape { keeps_names, chooses, .. } = self.store.shape();
-        Profile { keeps_sticky: keeps_names, chooses, ..Profile::default() }
+        let Shape { keeps_names, knows_freed, chooses, .. } = self.store.shape();
+        Profile { keeps_sticky: keeps_names, knows_freed, chooses, ..Profile::default() }
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use super::memory::{MemoryLedger, MemoryStore, MemoryToken, kept_out};
 use super::table::{Table, fits, usable};
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Need, View, ViewQuery};
-use ipam_kit::allocate::{Lease, Owner, PoolRequest, Profile, Reach};
+use ipam_kit::allocate::{Lease, Owner, PoolRequest, Profile, Reach, cooldown};
 use ipam_kit::cni::{IfName, NetworkName};
 use ipam_kit::delegate::Request;
 use ipam_kit::error::Result;
@@ -43,13 +43,15 @@ pub enum Bug {
     EarlierBelieved,
     /// An address does not stay with its name.
     NamesForgotten,
+    /// No address rests after its release.
+    RestForgotten,
     /// The lease is another one than the store chose.
     ChoiceIgnored,
 }
 
 impl Bug {
     /// Every one.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Overwrite,
         Self::CheckThenPut,
         Self::ReleaseOfAny,
@@ -63,6 +65,7 @@ impl Bug {
         Self::EarlierKept,
         Self::EarlierBelieved,
         Self::NamesForgotten,
+        Self::RestForgotten,
         Self::ChoiceIgnored,
     ];
 }
@@ -222,7 +225,9 @@ impl Ledger for Mutant {
     const REACH: Reach = Reach::Cluster;
 
     fn open(config: MutantConfig, request: &Request) -> Result<Self> {
-        Ok(Self::on(&config.memory, request.network.name().clone(), config.bug))
+        let mut this = Self::on(&config.memory, request.network.name().clone(), config.bug);
+        this.inner.cooldown = cooldown(request)?;
+        Ok(this)
     }
 
     fn view(
@@ -239,8 +244,11 @@ impl Ledger for Mutant {
         {
             return Err(kept_out());
         }
-        let view = self.inner.view(&ViewQuery { owner: &owner, need, ..*query }, earlier)?;
+        let mut view = self.inner.view(&ViewQuery { owner: &owner, need, ..*query }, earlier)?;
         let sure = view.sure || (stale && !query.may_guess);
+        if self.bug == Some(Bug::RestForgotten) {
+            view.pools.iter_mut().for_each(|pool| pool.resting.clear());
+        }
         if !is_believed {
             self.shown = self.indexed(&owner, view.held);
         }

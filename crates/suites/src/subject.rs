@@ -55,6 +55,11 @@ pub trait Subject: Send + Sync {
         false
     }
 
+    /// Whether it knows when addresses were freed: then the suite makes the checks of cooldowns.
+    fn rests_freed(&self) -> bool {
+        false
+    }
+
     /// The name of a pool that the store itself knows, for this network alone: 10.1.2.0/28 with the
     /// gateway 10.1.2.1. `None` if the store chooses no addresses; else the suite makes the checks
     /// of choices.
@@ -97,6 +102,7 @@ pub struct InProcess<D> {
     between: Option<fn(CallBetween) -> bool>,
     aging: Option<Aging>,
     keeps_names: bool,
+    rests_freed: bool,
     store_pool: Option<fn(&str) -> String>,
     settings: Settings,
 }
@@ -116,6 +122,7 @@ impl<D: Delegate + Send + Sync> InProcess<D> {
             between: None,
             aging: None,
             keeps_names: false,
+            rests_freed: false,
             store_pool: None,
             settings,
         }
@@ -140,6 +147,13 @@ impl<D: Delegate + Send + Sync> InProcess<D> {
     #[must_use]
     pub fn keeping_names(mut self) -> Self {
         self.keeps_names = true;
+        self
+    }
+
+    /// Lets the suite make the checks of cooldowns.
+    #[must_use]
+    pub fn resting(mut self) -> Self {
+        self.rests_freed = true;
         self
     }
 
@@ -195,6 +209,10 @@ impl<D: Delegate + Send + Sync> Subject for InProcess<D> {
 
     fn keeps_names(&self) -> bool {
         self.keeps_names
+    }
+
+    fn rests_freed(&self) -> bool {
+        self.rests_freed
     }
 
     fn store_pool(&self, network: &str) -> Option<String> {

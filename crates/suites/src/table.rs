@@ -10,7 +10,7 @@ use serde_json::Value;
 use ipam_kit::allocate::ledger::{
     Change, Claim, Commit, Entry, Fault, Holder, PoolView, Scan, Taken, Used,
 };
-use ipam_kit::allocate::{Lease, Owner, PoolRequest, StickyName};
+use ipam_kit::allocate::{Lease, Owner, PoolRequest, StickyName, is_resting};
 use ipam_kit::cni::address;
 use ipam_kit::pool::RangeSet;
 
@@ -19,6 +19,8 @@ use ipam_kit::pool::RangeSet;
 pub(super) struct Table {
     slots: BTreeMap<(String, IpAddr), Slot>,
     cursors: BTreeMap<(String, u32), IpAddr>,
+    /// When addresses were freed.
+    freed: BTreeMap<(String, IpAddr), SystemTime>,
     revision: u64,
 }
 
@@ -81,6 +83,17 @@ impl Table {
         let kept = self.named(network, request).filter(|slot| slot.is_kept());
         let kept = kept.map(|slot| slot.lease.address.addr());
         PoolView { cursor, used, kept, ..PoolView::default() }
+    }
+
+    /// The addresses that were freed less than the cooldown ago.
+    pub(crate) fn resting(
+        &self,
+        network: &str,
+        cooldown: Duration,
+    ) -> BTreeMap<IpAddr, SystemTime> {
+        let of_network = self.freed.iter().filter(|((of, _), _)| of == network);
+        let resting = of_network.filter(|(_, freed)| is_resting(**freed, cooldown));
+        resting.map(|((_, address), freed)| (*address, *freed)).collect()
     }
 
     /// The entry of another owner who has the name of a request.
@@ -184,6 +197,7 @@ impl Table {
         let keep = slot.sticky.as_ref().map_or(Duration::ZERO, |sticky| sticky.keep);
         if keep.is_zero() || slot.is_kept() {
             self.slots.remove(&key);
+            self.freed.insert(key, SystemTime::now());
             return;
         }
         slot.kept_until = Some(SystemTime::now() + keep);
@@ -203,6 +217,7 @@ impl Table {
     }
 
     pub(crate) fn age(&mut self, by: std::time::Duration) {
+        self.freed.values_mut().for_each(|freed| *freed -= by);
         for slot in self.slots.values_mut() {
             slot.since -= by;
             slot.kept_until = slot.kept_until.map(|until| until - by);

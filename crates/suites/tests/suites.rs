@@ -105,7 +105,7 @@ fn subject(
     ipam: serde_json::Value,
 ) -> Arc<dyn Subject> {
     let memory = MemoryStore::named(store);
-    let subject = InProcess::new(delegate, Reach::Cluster, ipam).keeping_names();
+    let subject = InProcess::new(delegate, Reach::Cluster, ipam).keeping_names().resting();
     let subject = match memory.shape().chooses {
         true => subject.choosing(str::to_owned),
         false => subject,
@@ -195,6 +195,7 @@ fn found_by(bug: Bug) -> (&'static [&'static str], &'static [&'static str]) {
         Bug::EarlierKept => (&["a_view_after_another_is_committed_on"], &[]),
         Bug::EarlierBelieved => (&["a_proof_after_a_guess_shows_what_is_held"], &[]),
         Bug::NamesForgotten => (&[], &["an_address_stays_with_its_name_for_its_time"]),
+        Bug::RestForgotten => (&[], &["a_freed_address_rests_until_nothing_else_is_free"]),
         Bug::ChoiceIgnored => (
             &["an_owner_holds_what_the_store_chose"],
             &[

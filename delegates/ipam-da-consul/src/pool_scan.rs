@@ -89,6 +89,7 @@ pub(crate) fn show_cached(
         used: Used::Unknown,
         hint: Some(Hint { free, contended: cached.contended }),
         kept: None,
+        ..PoolView::default()
     };
     Ok(ShownPool { view, definition_index })
 }
@@ -182,6 +183,7 @@ impl PoolScan<'_> {
             hint: Some(Hint { free: BTreeSet::new(), contended: cached.contended }),
             kept: None,
             set: request.set.is_none().then(|| set.clone()),
+            ..PoolView::default()
         };
         // Nodes that met would choose the same addresses again.
         let strategy = if cached.contended { Strategy::Random } else { request.strategy };

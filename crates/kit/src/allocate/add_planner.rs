@@ -208,10 +208,13 @@ impl<'a> AddPlanner<'a> {
         let kept = pool.kept.filter(|kept| {
             request.sticky.is_some() && set.find(*kept).is_some_and(|range| range.usable(*kept))
         });
-        let candidates = match request.requested.or(kept) {
+        let mut candidates = match request.requested.or(kept) {
             Some(address) => vec![address],
             None => self.search(request, &set).claim_candidates(pool, self.rules.limits),
         };
+        if candidates.is_empty() {
+            candidates = self.resting(request, &set, pool);
+        }
         if candidates.is_empty() {
             self.scan_further(i, &set, pool)?;
             return Ok(None);
@@ -224,7 +227,21 @@ impl<'a> AddPlanner<'a> {
         Ok(Some(Claim { request, set, candidates, next, replaces }))
     }
 
-    /// Widens the scan of a pool: all addresses that are known so far are taken.
+    /// The resting addresses of a pool that has no other free ones, those freed first before the
+    /// others. After a lost race they begin anywhere, so that rivals try different ones.
+    fn resting(&self, request: &PoolRequest, set: &RangeSet, pool: &PoolView) -> Vec<IpAddr> {
+        let search = self.search(request, set);
+        let limit = if self.contended { usize::MAX } else { self.rules.limits.each };
+        let mut candidates = search.resting_candidates(pool, limit);
+        let count = u64::try_from(candidates.len()).unwrap_or(u64::MAX);
+        if self.contended && count > 0 {
+            candidates.rotate_left(usize::try_from(self.random % count).unwrap_or(0));
+        }
+        candidates.truncate(self.rules.limits.each);
+        candidates
+    }
+
+    /// Widens the scan of a pool: all addresses that are known so far are taken or rest.
     fn scan_further(&mut self, i: usize, set: &RangeSet, pool: &PoolView) -> Result<()> {
         let request = &self.requests[i];
         let next = self.next_scan(request, set, pool);

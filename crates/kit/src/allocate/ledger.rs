@@ -1,8 +1,9 @@
 //! The seam between the allocator and a store of leases.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
+use std::time::SystemTime;
 
 use serde::de::DeserializeOwned;
 
@@ -158,6 +159,9 @@ pub struct Profile {
     /// Whether the ledger keeps an address for a name ([`PoolRequest::sticky`]). Otherwise an ADD
     /// of a pool with such a name fails.
     pub keeps_sticky: bool,
+    /// Whether the ledger knows when addresses were freed ([`PoolView::resting`]). Otherwise an ADD
+    /// with `ipam.cooldown` fails.
+    pub knows_freed: bool,
     /// Whether the store chooses an address itself for a claim without candidates. A pool is
     /// claimed so if neither it nor the network names ranges, a strategy or an address.
     pub chooses: bool,
@@ -171,6 +175,7 @@ impl Default for Profile {
             names_apart: false,
             cursor_order_only: false,
             keeps_sticky: false,
+            knows_freed: false,
             chooses: false,
         }
     }
@@ -239,6 +244,9 @@ pub struct PoolView {
     pub cursor: Option<IpAddr>,
     /// The addresses known to be taken.
     pub used: Used,
+    /// The addresses that were freed less than `ipam.cooldown` ago, each with the time. They are
+    /// given only if nothing else in the pool is free, those freed first before the others.
+    pub resting: BTreeMap<IpAddr, SystemTime>,
     /// The notes of earlier calls.
     pub hint: Option<Hint>,
     /// The address that is kept for the sticky name of the request, and that a claim for this name

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Map, Value};
 
 use super::add_planner::{AddPlanner, AddRules, NextStep, exhausted, leases_of_requests};
+use super::cooldown::{cooldown, refused_cooldown};
 use super::ledger::{Claim, Commit, Entry, Fault, Ledger};
 use super::unknown_commits::UnknownCommits;
 use super::{Lease, Owner, PoolRequest, Reach, RequestedPools, Scope, Strategy};
@@ -28,6 +29,8 @@ pub(super) struct LedgerAllocator<L> {
     takeover: bool,
     /// `ipam.strategy`, as written: how an address is chosen, for pools that do not say.
     strategy: Option<Value>,
+    /// `ipam.cooldown`: how long a freed address rests while others are free.
+    cooldown: Duration,
     /// ADD and STATUS warn of misspelt keys.
     warns_of_misspelt: bool,
     /// STATUS counts the free addresses.
@@ -57,6 +60,7 @@ impl<L: Ledger> LedgerAllocator<L> {
             grace: request.settings.gc_grace,
             takeover: takeover(request)?,
             strategy: ipam.get("strategy").filter(|_| !request.is_reassert()).cloned(),
+            cooldown: cooldown(request)?,
             deadline: request.deadline,
             ledger: L::open(config, request)?,
         })
@@ -77,13 +81,16 @@ impl<L: Ledger> LedgerAllocator<L> {
     pub(super) fn allocate(&mut self, owner: &Owner, pools: &RequestedPools) -> Result<Vec<Lease>> {
         let mut requests = PoolRequest::read_at(pools.with_paths(), self.strategy()?)?;
         self.refuse_sticky(&requests)?;
+        self.refuse_cooldown()?;
         let profile = self.ledger.profile();
         for (request, pool) in requests.iter_mut().zip(&pools.pools) {
             // A selector may have written the pool: it can forbid a takeover, and not allow one.
             request.takeover = self.takeover && pool.takeover.unwrap_or(true);
             request.apart = profile.names_apart;
             request.static_addresses = pools.static_addresses().collect();
-            request.by_store = profile.chooses && self.strategy.is_none() && pool.is_open();
+            // A store that chooses does not know which addresses rest.
+            let leaves_choice = self.strategy.is_none() && self.cooldown.is_zero();
+            request.by_store = profile.chooses && leaves_choice && pool.is_open();
         }
         let rules = AddRules {
             releases_rest: self.releases_rest,
@@ -128,6 +135,7 @@ impl<L: Ledger> LedgerAllocator<L> {
     /// the number of free addresses of the scarcest pool.
     pub(super) fn ready(&mut self, pools: &RequestedPools) -> Result<Option<u64>> {
         self.strategy()?;
+        self.refuse_cooldown()?;
         self.ledger.ready().map_err(|error| error.with_code(ErrorCode::UNAVAILABLE))?;
         if self.warns_of_misspelt {
             let requests = self.requests(pools.with_paths())?;
@@ -163,6 +171,14 @@ impl<L: Ledger> LedgerAllocator<L> {
             return Ok(());
         }
         requests.iter().try_for_each(PoolRequest::refuse_sticky)
+    }
+
+    /// Fails for a cooldown that the ledger would not keep.
+    fn refuse_cooldown(&self) -> Result<()> {
+        match self.cooldown.is_zero() || self.ledger.profile().knows_freed {
+            true => Ok(()),
+            false => Err(refused_cooldown()),
+        }
     }
 
     /// How an address is chosen where a pool does not say. An ADD and STATUS alone need it.

@@ -4,6 +4,7 @@
 //! any ledger, and holds search, retry, idempotency and GC once for all of them.
 
 mod add_planner;
+mod cooldown;
 mod entry;
 mod inspect;
 mod lease;
@@ -22,6 +23,7 @@ mod span;
 pub mod store_memory;
 mod unknown_commits;
 
+pub use cooldown::{cooldown, is_resting};
 pub use inspect::{Inspect, inspect};
 pub use lease::{Lease, Owner, Scope};
 pub use ledger::{Ledger, Profile};
@@ -44,5 +46,6 @@ pub const KEYS: &[Key] = &[
     Key::Value("serves"),
     Key::Value("takeover"),
     Key::Value("strategy"),
+    Key::Value("cooldown"),
     Key::Value("statusExhaustion"),
 ];

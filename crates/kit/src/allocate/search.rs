@@ -86,15 +86,15 @@ const GROWTH: u128 = 8;
 const LARGEST: u128 = 32 * 1024;
 
 impl Search<'_> {
-    /// The best addresses to try, at most `limit`, each usable and not known to be taken. Without
-    /// any, all that was scanned is taken.
+    /// The best addresses to try, at most `limit`, each usable, not known to be taken and not
+    /// resting. Without any, all that was scanned is taken or rests.
     pub fn candidates(&self, view: &PoolView, limit: usize) -> Vec<IpAddr> {
         if let Some(free) = view.remembered() {
-            return self.remembered(free, view.cursor, limit);
+            return self.remembered(free, view, limit);
         }
         let (spans, taken) = match &view.used {
             Used::Unknown if self.strategy == Strategy::Random => {
-                return self.random_candidates(limit, &[]);
+                return self.random_candidates(limit, view, &[]);
             }
             Used::Unknown => (self.spans(), None),
             Used::Windows(windows, taken) => (self.spans_in(windows), Some(taken)),
@@ -105,6 +105,7 @@ impl Search<'_> {
             _ => self.start(view.cursor),
         };
         let ring = self.ring(spans, after).into_iter().flat_map(SpanAddresses::of);
+        let ring = ring.filter(|address| !view.resting.contains_key(address));
         let Some(taken) = taken else {
             return ring.filter(|address| self.is_untried(*address)).take(limit).collect();
         };
@@ -122,9 +123,21 @@ impl Search<'_> {
         let random = if is_blind { limits.random_candidates.min(limits.each) } else { 0 };
         let mut candidates = self.candidates(view, limits.each - random);
         if random > 0 {
-            candidates.extend(self.random_candidates(random, &candidates));
+            candidates.extend(self.random_candidates(random, view, &candidates));
         }
         candidates
+    }
+
+    /// The free addresses that rest, at most `limit`, those freed first before the others. None
+    /// while the view does not show the whole pool.
+    pub(crate) fn resting_candidates(&self, view: &PoolView, limit: usize) -> Vec<IpAddr> {
+        let Used::All(taken) = &view.used else { return Vec::new() };
+        let resting = view.resting.iter().map(|(address, freed)| (*freed, *address));
+        let mut free: Vec<_> = resting
+            .filter(|(_, address)| self.is_usable(*address) && !taken.contains(address))
+            .collect();
+        free.sort_unstable();
+        free.into_iter().map(|(_, address)| address).take(limit).collect()
     }
 
     /// The next scan after all addresses of this one proved taken, in windows that grow; `None`
@@ -146,19 +159,15 @@ impl Search<'_> {
     }
 
     /// Those of some free addresses that are the pool's, the best first.
-    fn remembered(
-        &self,
-        free: &BTreeSet<IpAddr>,
-        cursor: Option<IpAddr>,
-        limit: usize,
-    ) -> Vec<IpAddr> {
+    fn remembered(&self, free: &BTreeSet<IpAddr>, view: &PoolView, limit: usize) -> Vec<IpAddr> {
         let start = match self.strategy {
             Strategy::Random => None,
-            _ => self.start(cursor),
+            _ => self.start(view.cursor),
         };
         let spans = self.ring(self.spans(), start).into_iter();
         let of_pool = spans.flat_map(|(first, last)| free.range(first..=last).copied());
-        let untried = of_pool.filter(|address| self.is_untried(*address));
+        let untried = of_pool
+            .filter(|address| self.is_untried(*address) && !view.resting.contains_key(address));
         match self.strategy {
             Strategy::Random => self.shuffled(untried.collect(), limit),
             _ => untried.take(limit).collect(),
@@ -246,15 +255,19 @@ impl Search<'_> {
     }
 
     /// Untried addresses all over the pool, beside some that are candidates already.
-    fn random_candidates(&self, limit: usize, beside: &[IpAddr]) -> Vec<IpAddr> {
+    fn random_candidates(&self, limit: usize, view: &PoolView, beside: &[IpAddr]) -> Vec<IpAddr> {
+        let is_open = |address: &IpAddr| {
+            self.is_untried(*address)
+                && !view.resting.contains_key(address)
+                && !beside.contains(address)
+        };
         let mut found: Vec<IpAddr> = Vec::new();
         let mut random = self.random;
         let spans = self.spans();
         for _ in 0..limit.saturating_mul(4) {
             random = scramble(random);
-            found.extend(random_address(&spans, random).filter(|address| {
-                self.is_untried(*address) && !beside.contains(address) && !found.contains(address)
-            }));
+            let address = random_address(&spans, random);
+            found.extend(address.filter(|address| is_open(address) && !found.contains(address)));
             if found.len() == limit {
                 return found;
             }
@@ -264,7 +277,7 @@ impl Search<'_> {
             if found.len() == limit {
                 break;
             }
-            if self.is_untried(address) && !beside.contains(&address) && !found.contains(&address) {
+            if is_open(&address) && !found.contains(&address) {
                 found.push(address);
             }
         }

@@ -7,6 +7,7 @@ mod naming;
 mod racing;
 mod releasing;
 mod requesting;
+mod resting;
 
 use std::sync::Arc;
 
@@ -19,9 +20,10 @@ use super::subject::Subject;
 pub fn run(subject: &Arc<dyn Subject>, unclaimed: &[&str], skipped: &[&str]) -> Report {
     let mut report = Report::default();
     let of_names = if subject.keeps_names() { naming::all() } else { Vec::new() };
+    let of_rest = if subject.rests_freed() { resting::all() } else { Vec::new() };
     let chooses = subject.store_pool("conformance").is_some();
     let of_choice = if chooses { choosing::all() } else { Vec::new() };
-    for (name, check) in all().into_iter().chain(of_names).chain(of_choice) {
+    for (name, check) in all().into_iter().chain(of_names).chain(of_rest).chain(of_choice) {
         if !skipped.contains(&name) {
             report.check(name, !unclaimed.contains(&name), || check(&Bench::new(subject)));
         }

@@ -127,3 +127,47 @@ fn many_pools_are_looked_at_before_anything_is_tried() {
         [["10.0.0.2".parse().unwrap()], ["10.0.1.2".parse().unwrap()]] as [[IpAddr; 1]; 2]
     );
 }
+
+/// The candidates of one ADD to 10.0.0.1 to 10.0.0.6 for a view; `None` where it scans further.
+fn candidates(strategy: Strategy, view: PoolView) -> Option<Vec<String>> {
+    let pool = json!({"ranges": [{"subnet": "10.0.0.0/29", "gateway": "10.0.0.1"}]});
+    let pools = [Pool::parse(&pool, "p").unwrap()];
+    let (owner, requests) = (owner(), PoolRequest::read(&pools, strategy).unwrap());
+    let mut planner = AddPlanner::new(&owner, &requests, IN_ORDER);
+    let view = View { held: vec![], sure: true, pools: vec![view], token: () };
+    match planner.next_step(&view).unwrap() {
+        NextStep::ScanFurther => None,
+        NextStep::Commit(change, _) => {
+            Some(change.claim[0].candidates.iter().map(ToString::to_string).collect())
+        }
+    }
+}
+
+#[test]
+fn a_resting_address_is_given_only_where_the_whole_pool_is_known_and_has_no_other() {
+    let address = |last: u8| IpAddr::from([10, 0, 0, last]);
+    let resting = |rests: &[u8]| {
+        let freed = rests.iter().zip(0..).map(|(last, seconds)| {
+            (address(*last), std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds))
+        });
+        freed.collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let all = |taken: &[u8]| Used::All(taken.iter().copied().map(address).collect());
+    let window = || Used::Windows(vec![(address(2), address(3))], BTreeSet::new());
+    for strategy in [Strategy::Lowest, Strategy::RoundRobin, Strategy::Random] {
+        for (used, rests, expected) in [
+            (all(&[2, 3]), &[6, 4][..], Some(&["10.0.0.5"][..])),
+            (all(&[2, 3]), &[6, 4, 5], Some(&["10.0.0.6", "10.0.0.4", "10.0.0.5"])),
+            (all(&[2, 4]), &[6, 4, 5, 3, 1], Some(&["10.0.0.6", "10.0.0.5", "10.0.0.3"])),
+            (Used::Unknown, &[6, 2, 3, 5], Some(&["10.0.0.4"])),
+            (Used::Unknown, &[6, 2, 3, 5, 4], None),
+            (window(), &[3], Some(&["10.0.0.2"])),
+            (window(), &[3, 2], None),
+        ] {
+            let view = PoolView { used, resting: resting(rests), ..PoolView::default() };
+            let given = candidates(strategy, view.clone());
+            let expected = expected.map(|list| list.iter().map(ToString::to_string).collect());
+            assert_eq!(given, expected, "{strategy:?} {view:?}");
+        }
+    }
+}
