@@ -1,7 +1,8 @@
 //! The folder as a call has seen it, and the view of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::SystemTime;
 
 use ipam_kit::Result;
 use ipam_kit::allocate::ledger::{PoolView, Used, View, ViewQuery};
@@ -25,6 +26,8 @@ pub struct FolderView {
     /// Whether every file could be read that may be the owner's.
     pub(crate) sure: bool,
     pub(crate) pools: Vec<PoolCursor>,
+    /// Addresses that were freed lately, which the view shows.
+    pub(crate) resting: BTreeMap<IpAddr, SystemTime>,
 }
 
 /// The cursor of a pool of the query.
@@ -55,7 +58,7 @@ impl FolderView {
             pools.push(PoolCursor { path: pool.path.clone(), cursor: folder.cursor(pool.index) });
         }
         let odd = odd_names(&folder, index.as_ref())?;
-        Ok(Self { folder, index, odd, held, sure, pools })
+        Ok(Self { folder, index, odd, held, sure, pools, resting: BTreeMap::new() })
     }
 
     /// Returns whether the address has a lease file under a name that we would not write.
@@ -90,7 +93,8 @@ impl FolderView {
                 Some(index) => Used::All(std::mem::take(&mut taken[index])),
                 None => Used::Unknown,
             };
-            pools.push(PoolView { cursor: pool.cursor.address, used, ..PoolView::default() });
+            let (cursor, resting) = (pool.cursor.address, self.resting.clone());
+            pools.push(PoolView { cursor, used, resting, ..PoolView::default() });
         }
         Ok(View {
             held: self.held.iter().map(LeaseFile::lease).collect(),

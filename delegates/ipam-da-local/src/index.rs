@@ -203,6 +203,11 @@ impl LeaseIndex {
         let _ = fs::remove_dir_all(self.root.join("owners"));
     }
 
+    /// Returns the path of another file about the same leases.
+    pub(crate) fn beside(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
     fn path(&self) -> PathBuf {
         self.root.join("index")
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Scan, Taken, View, ViewQuery};
 use ipam_kit::allocate::removal::removed_unless_failed;
-use ipam_kit::allocate::{Owner, Reach};
+use ipam_kit::allocate::{Owner, Profile, Reach, cooldown};
 use ipam_kit::host::{StateDir, can_write};
 use ipam_kit::presence::Presence;
 use ipam_kit::{Error, Request, Result, keys};
@@ -23,6 +23,7 @@ use crate::config::{KEYS, LocalConfig};
 use crate::disk_commit::{DiskCommit, DiskOutcome, WrittenLeases};
 use crate::folder::{LeaseFolder, LockedFolder};
 use crate::folder_view::{FolderView, ListedPool, odd_names};
+use crate::freed::FreedAddresses;
 use crate::index::{CompleteIndex, IndexKey, LeaseIndex};
 use crate::lease_file::LeaseFile;
 
@@ -31,6 +32,7 @@ use crate::lease_file::LeaseFile;
 pub struct Local {
     folder: LeaseFolder,
     index: LeaseIndex,
+    freed: FreedAddresses,
     state: StateDir,
     /// The end of the wait for host-local's lock.
     give_up: Instant,
@@ -55,9 +57,11 @@ impl Ledger for Local {
         let data_dir = config.data_dir()?;
         let state = request.state_dir()?;
         let network = request.network.name();
+        let index = LeaseIndex::new(&state, network, &data_dir);
         Ok(Self {
             folder: LeaseFolder::new(&data_dir, network),
-            index: LeaseIndex::new(&state, network, &data_dir),
+            freed: FreedAddresses::new(index.beside("freed"), cooldown(request)?),
+            index,
             state,
             give_up: Instant::now() + PATIENCE.min(request.deadline.left() * 9 / 10),
         })
@@ -84,7 +88,11 @@ impl Ledger for Local {
                 listed.push(ListedPool { path: &pool.path, set });
             }
         }
-        FolderView::read(folder, &self.index, query)?.into_view(&listed)
+        let mut view = FolderView::read(folder, &self.index, query)?;
+        if !query.requests.is_empty() {
+            view.resting = self.freed.resting();
+        }
+        view.into_view(&listed)
     }
 
     fn commit(
@@ -101,6 +109,7 @@ impl Ledger for Local {
             DiskOutcome::Done(written) => {
                 move_cursors(&view, change, &written);
                 self.update_index(&mut view, owner, change, &written);
+                self.freed.note(change.drop.iter().map(|lease| lease.address.addr()));
                 Ok(written.into_commit(change))
             }
             DiskOutcome::Stale => Ok(Commit::Lost { taken: Vec::new(), view: None }),
@@ -162,6 +171,10 @@ impl Ledger for Local {
             .writable()
             .map_err(|error| not_writable("state folder", self.state.root(), error))
     }
+
+    fn profile(&self) -> Profile {
+        Profile { knows_freed: true, ..Profile::default() }
+    }
 }
 
 impl Local {
@@ -200,6 +213,7 @@ impl Local {
         removed: &mut Vec<Entry>,
         failed: &mut Vec<Error>,
     ) -> Result<()> {
+        let before = removed.len();
         let mut index = self.index.complete(folder);
         let odd = odd_names(folder, index.as_ref())?;
         for entry in entries {
@@ -225,6 +239,7 @@ impl Local {
             }
             removed.push(entry.clone());
         }
+        self.freed.note(removed[before..].iter().map(|entry| entry.lease.address.addr()));
         if let Some(Err(error)) = index.map(|index| index.stamp(folder)) {
             warn!("cannot write the index of {}: {error}", folder.path.display());
         }

@@ -9,6 +9,7 @@ mod config;
 mod disk_commit;
 mod folder;
 mod folder_view;
+mod freed;
 mod index;
 mod lease_file;
 mod ledger;

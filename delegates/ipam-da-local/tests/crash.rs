@@ -49,6 +49,8 @@ enum Scenario {
     /// ADD that takes the place of an old leftover.
     Leftover,
     Del,
+    /// DEL that notes when it freed the addresses.
+    DelToRest,
     Gc,
     /// ADD of a chain whose last delegate fails.
     Undo,
@@ -56,7 +58,7 @@ enum Scenario {
 
 use Scenario::*;
 
-const ALL: [Scenario; 13] = [
+const ALL: [Scenario; 14] = [
     First,
     Add,
     Again,
@@ -68,6 +70,7 @@ const ALL: [Scenario; 13] = [
     Full,
     Leftover,
     Del,
+    DelToRest,
     Gc,
     Undo,
 ];
@@ -119,7 +122,7 @@ macro_rules! check {
 impl Scenario {
     fn verb(self) -> &'static str {
         match self {
-            Del => "DEL",
+            Del | DelToRest => "DEL",
             Gc => "GC",
             _ => "ADD",
         }
@@ -132,6 +135,7 @@ impl Scenario {
             Full => &[(Who::Alone, "ADD"), (Who::InChain, "ADD"), (Who::Chain, "ADD")],
             Undo => &[(Who::InChain, "ADD"), (Who::InChain, "DEL"), (Who::Chain, "ADD")],
             Del => &[(Who::Alone, "DEL"), (Who::InChain, "DEL"), (Who::Chain, "DEL")],
+            DelToRest => &[(Who::Alone, "DEL")],
             Gc => &[(Who::Alone, "GC"), (Who::Chain, "GC")],
             _ => &[(Who::Alone, "ADD")],
         }
@@ -176,6 +180,9 @@ impl Stage {
             );
             place.ipam = json!({"delegates": ["ipam-ds-static", "ipam-da-local", "failing"]});
         }
+        if scenario == DelToRest {
+            place.ipam = json!({"cooldown": "1h"});
+        }
         let stage = Self { scenario, who, place };
         stage.prepare();
         stage
@@ -187,7 +194,7 @@ impl Stage {
             place.add(self.program(), OTHER);
         }
         match self.scenario {
-            Again | Del => {
+            Again | Del | DelToRest => {
                 place.add(self.program(), VICTIM);
             }
             PoolsChanged => {

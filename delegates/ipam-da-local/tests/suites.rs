@@ -51,7 +51,7 @@ fn the_allocator_on_disk_passes() {
     let temp = TempDir::new().unwrap();
     let delegate: Allocate<Local> = Allocate::default();
     let ipam = Disk(temp.path().to_owned()).ipam();
-    let subject: Arc<dyn Subject> = Arc::new(InProcess::new(delegate, Reach::Node, ipam));
+    let subject: Arc<dyn Subject> = Arc::new(InProcess::new(delegate, Reach::Node, ipam).resting());
     let report = allocator_suite::run(&subject, &[], &[]);
     assert!(report.failed().is_empty() && report.passed().len() > 38, "{report}");
 }
