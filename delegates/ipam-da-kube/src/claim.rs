@@ -10,6 +10,7 @@ use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 
+use crate::freed_notes::tidy;
 use crate::lease_mark::{LeaseMark, ReservationMark};
 use crate::names::offset_of;
 use crate::objects::PoolEntry;
@@ -291,12 +292,17 @@ impl<'a> Claiming<'a> {
             patch.expect_absent(object, "0");
         }
         patch.add_entries(object, &entries);
-        if self.session.knows_schema() {
-            let outcome = self.session.store.patch_pool_quietly(&name, &patch)?;
-            return Ok(outcome.map(|head| self.session.memory.remember_pool(&name, &head.metadata)));
+        let cooldown = self.session.cooldown;
+        let mut tidying = patch.clone();
+        let keys: Vec<u64> = entries.iter().map(|(key, _)| *key).collect();
+        if !cooldown.is_zero() && tidy(&mut tidying, object, &keys, cooldown) {
+            match self.session.add_entries(&name, &tidying, &entries)? {
+                // Another call may have removed one of the notes, and left the addresses free.
+                Outcome::Lost => {}
+                other => return Ok(other),
+            }
         }
-        let outcome = self.session.store.patch_pool(&name, &patch)?;
-        Ok(self.session.learn(&name, outcome, &entries))
+        self.session.add_entries(&name, &patch, &entries)
     }
 
     /// Notes what a claim has taken. Returns whether no other pool has given the address, too.

@@ -107,7 +107,12 @@ impl Ledger for IpPools {
     }
 
     fn profile(&self) -> Profile {
-        Profile { strategy: Strategy::Lowest, keeps_sticky: true, ..Profile::default() }
+        Profile {
+            strategy: Strategy::Lowest,
+            keeps_sticky: true,
+            knows_freed: true,
+            ..Profile::default()
+        }
     }
 
     fn claim_limits(&self, _claims: usize) -> ClaimLimits {

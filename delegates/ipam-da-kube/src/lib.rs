@@ -8,6 +8,7 @@
 mod claim;
 mod commit;
 mod config;
+mod freed_notes;
 mod lease_mark;
 mod ledger;
 mod memory;

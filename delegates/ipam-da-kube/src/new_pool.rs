@@ -6,8 +6,10 @@ use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 use serde_json::json;
 
+use crate::freed_notes;
 use crate::lease_mark::LeaseMark;
 use crate::objects::{GROUP, IpPool, PoolEntry, VERSION};
+use crate::patch::Patch;
 use crate::session::LeaseSession;
 use crate::stamp::OwnerStamp;
 use crate::store::Outcome;
@@ -26,13 +28,35 @@ impl LeaseSession {
         self.refuse_pool_of_v03(subnet)?;
         let allocations: serde_json::Map<_, _> =
             entries.iter().map(|(key, entry)| (key.to_string(), entry.to_json())).collect();
-        let pool = json!({
+        let mut pool = json!({
             "apiVersion": format!("{GROUP}/{VERSION}"),
             "kind": "IPPool",
             "metadata": {"name": name, "namespace": self.store.namespace()},
             "spec": {"range": subnet.to_string(), "allocations": allocations},
         });
+        if !self.cooldown.is_zero() {
+            let (name, text) = freed_notes::annotation(self.cooldown);
+            pool["metadata"]["annotations"] = json!({name: text});
+        }
         let outcome = self.store.create_pool(&pool)?;
+        Ok(self.learn(name, outcome, entries))
+    }
+
+    /// Adds entries to a pool.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses.
+    pub(crate) fn add_entries(
+        &mut self,
+        name: &str,
+        patch: &Patch,
+        entries: &[(u64, PoolEntry)],
+    ) -> Result<Outcome<()>> {
+        if self.knows_schema() {
+            let outcome = self.store.patch_pool_quietly(name, patch)?;
+            return Ok(outcome.map(|head| self.memory.remember_pool(name, &head.metadata)));
+        }
+        let outcome = self.store.patch_pool(name, patch)?;
         Ok(self.learn(name, outcome, entries))
     }
 

@@ -1,5 +1,7 @@
 //! JSON patches (RFC 6902) of pools and reservations, each operation guarded by tests.
 
+use std::collections::BTreeMap;
+
 use ipam_kube::Moment;
 use serde_json::{Value, json};
 
@@ -68,7 +70,25 @@ impl Patch {
             self.push("add", "/metadata/annotations", json!({ key: value }));
             return;
         }
-        self.push("add", &format!("/metadata/annotations/{}", escaped(key)), value.into());
+        self.push("add", &annotation_path(key), value.into());
+    }
+
+    /// Writes annotations. `lacks_map` says that the object was seen without any.
+    pub(crate) fn add_annotations(&mut self, notes: &BTreeMap<String, String>, lacks_map: bool) {
+        if lacks_map {
+            self.test("/metadata/annotations", Value::Null);
+            return self.push("add", "/metadata/annotations", json!(notes));
+        }
+        for (name, text) in notes {
+            self.push("add", &annotation_path(name), text.as_str().into());
+        }
+    }
+
+    /// Removes an annotation that has a certain text.
+    pub(crate) fn remove_annotation(&mut self, name: &str, text: &str) {
+        let path = annotation_path(name);
+        self.test(&path, text.into());
+        self.0.push(json!({"op": "remove", "path": path}));
     }
 
     /// Removes the entry of a key.
@@ -177,6 +197,10 @@ pub(crate) fn reservation_spec(podref: &str, stamp: &OwnerStamp) -> Value {
 /// The path of an entry; a key of others may have any characters.
 fn entry_path(key: &str) -> String {
     format!("/spec/allocations/{}", escaped(key))
+}
+
+fn annotation_path(name: &str) -> String {
+    format!("/metadata/annotations/{}", escaped(name))
 }
 
 /// A member's name in a path (RFC 6901).

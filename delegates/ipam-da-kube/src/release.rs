@@ -12,6 +12,7 @@ use ipam_kit::cni::Verb;
 use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 
+use crate::freed_notes::note_of;
 use crate::lease_mark::ReservationMark;
 use crate::objects::{IpPool, PoolEntry};
 use crate::patch::{ExpectedEntry, Patch};
@@ -22,6 +23,9 @@ use crate::store::Outcome;
 /// How often a release is sent again at most: after an unknown outcome, or after a change of
 /// another entry that it removes together with this one.
 const TRIES: usize = 8;
+
+/// How many times a release also tries to note when it freed the addresses.
+const NOTING_TRIES: usize = 2;
 
 /// How many leases are released together: other calls of this node wait for their turn meanwhile.
 /// The server refuses patches of more than 10,000 operations, of which each entry takes up to four.
@@ -232,10 +236,16 @@ impl LeaseSession {
     ) -> Result<()> {
         let name = self.pool_of(subnet);
         let mut is_unknown = false;
-        for _ in 0..TRIES {
+        let mut lacks_annotations = false;
+        for attempt in 0..TRIES {
             let mut patch = Patch::default();
             for lease in &*left {
                 patch.remove_entry(&lease.key(), &expected(lease));
+            }
+            // A pool without annotations is read once; after that the release comes first.
+            if !self.cooldown.is_zero() && attempt < NOTING_TRIES {
+                let notes = left.iter().map(|lease| note_of(&lease.key())).collect();
+                patch.add_annotations(&notes, lacks_annotations);
             }
             match self.store.patch_pool_quietly(&name, &patch)? {
                 Outcome::Done(head) => {
@@ -250,6 +260,7 @@ impl LeaseSession {
                 Outcome::Unknown => is_unknown = true,
             }
             let Some(pool) = self.store.read_pool(&name)? else { return Ok(()) };
+            lacks_annotations = pool.metadata.annotations.is_empty();
             let mut given_on = Vec::new();
             left.retain_mut(|lease| match compare(&pool, lease) {
                 Present::Same => true,

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ipam_kit::allocate::owner_index::now;
-use ipam_kit::allocate::{PoolRequest, Strategy, known, requested_pools};
+use ipam_kit::allocate::{PoolRequest, Strategy, cooldown, known, requested_pools};
 use ipam_kit::cni::{NetworkName, Verb};
 use ipam_kit::host::Settings;
 use ipam_kit::pool::{RangeRules, RangeSet};
@@ -36,6 +37,8 @@ pub(crate) struct LeaseSession {
     pub(crate) verb: Verb,
     /// Whether each address has a reservation.
     pub(crate) overlap_check: bool,
+    /// How long a freed address rests.
+    pub(crate) cooldown: Duration,
     /// The addresses of the result that came with a DEL or CHECK.
     pub(crate) result_addresses: BTreeSet<IpAddr>,
     /// The subnets of the pools that the configuration or a selector names.
@@ -93,6 +96,7 @@ impl LeaseSession {
             pod: Pod::of(request),
             verb: request.verb,
             overlap_check,
+            cooldown: cooldown(request)?,
             result_addresses: result_addresses(request),
             subnets: subnets_of(request),
             trusts_notes: true,

@@ -202,13 +202,15 @@ fn pool_view(
     let Some(set) = &request.set else { return PoolView::default() };
     let own = subnets(set);
     let mut taken = BTreeSet::new();
+    let mut resting = BTreeMap::new();
     for pool in shown {
         if own.iter().any(|own| own.contains(&pool.subnet) || pool.subnet.contains(own)) {
             pool.add_taken(set, &mut taken);
+            resting.extend(pool.resting(session.cooldown));
         }
     }
     all.extend(&taken);
     let cursor = session.cursor(request);
     let set = readable_part(set, &request.path);
-    PoolView { used: Used::All(taken), cursor, set, ..PoolView::default() }
+    PoolView { used: Used::All(taken), cursor, set, resting, ..PoolView::default() }
 }

@@ -7,6 +7,7 @@ mod beside;
 #[path = "../common/mod.rs"]
 mod common;
 mod contention;
+mod cooldown;
 mod deploy;
 mod end_to_end;
 mod fleet;
