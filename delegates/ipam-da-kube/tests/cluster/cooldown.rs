@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::common::beside::{Ours, Site, old_add, old_del, served};
 use crate::common::node::{Node, POOL};
+use crate::common::relay::Fate;
 use crate::common::{Desk, v094};
 
 /// A node with a cooldown.
@@ -116,6 +117,29 @@ fn a_pool_without_annotations_gets_them() {
         assert_eq!(notes(&desk, POOL), 1);
         assert_ne!(node.address("c2"), before);
     }
+}
+
+#[test]
+fn another_call_that_removes_the_same_note_takes_no_address_from_an_add() {
+    let desk = Desk::new(&v094());
+    let relay = desk.relayed();
+    let node = node(&desk, "node-1", "1ms");
+    let before = node.address("c1");
+    node.del("c1");
+    let name = annotations(&desk, POOL).into_keys().find(|name| name.contains("freed")).unwrap();
+    let (client, path) = (desk.client.clone(), desk.objects().path(POOLS, POOL));
+    relay.decide(move |ask| {
+        if ask.method == "PATCH" && ask.body.contains("freed-") {
+            client.patch(&path, &json!({"metadata": {"annotations": {&name: null}}}));
+        }
+        Fate::Pass
+    });
+    let mut given = String::new();
+    let sent = relay.during(|| given = node.address("c2"));
+    let expected = ["GET", "PATCH", "PATCH"].iter().zip([200, 422, 200]);
+    let expected = expected.map(|(verb, status)| format!("{verb} ippools/10.1.2.0-24 {status}"));
+    assert_eq!(sent[..3], expected.collect::<Vec<_>>());
+    assert_eq!((sent.len(), given), (4, before));
 }
 
 #[test]
