@@ -11,7 +11,14 @@ use ipnet::IpNet;
 /// The leases of a pool: lines `ADDRESS ID`, joined by line feeds, in any order. Clones share the
 /// text, which may be long.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct PoolValue(Arc<String>);
+pub(crate) struct PoolValue(Arc<ParsedText>);
+
+/// The text of a value, and the address of each of its lines.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct ParsedText {
+    text: String,
+    addresses: Vec<IpAddr>,
+}
 
 /// A lease of a pool. The id names a container, which may hold several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,29 +83,38 @@ impl PoolValue {
             let number = 1 + valid.iter().filter(|byte| **byte == b'\n').count();
             MalformedLine { number, reason: "is not UTF-8" }
         })?;
+        let mut addresses = Vec::new();
         if !text.is_empty() {
             for (line, number) in text.split('\n').zip(1..) {
-                PoolLine::parse(line).map_err(|reason| MalformedLine { number, reason })?;
+                let address = address_of(line);
+                addresses.push(address.map_err(|reason| MalformedLine { number, reason })?);
             }
         }
-        Ok(Self(Arc::new(text)))
+        Ok(Self(Arc::new(ParsedText { text, addresses })))
     }
 
     /// Returns the value as whereabouts writes it.
     pub(crate) fn as_str(&self) -> &str {
-        &self.0
+        &self.0.text
+    }
+
+    /// The address of every lease.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.0.addresses.iter().copied()
     }
 
     /// Every lease.
     pub(crate) fn lines(&self) -> impl Iterator<Item = PoolLine<'_>> {
-        self.0.split('\n').filter_map(|line| PoolLine::parse(line).ok())
+        self.texts().map(|(address, line)| PoolLine { address, id: id_of(line) })
     }
 
     /// The leases of a container.
     pub(crate) fn lines_of<'a>(&'a self, id: &'a str) -> impl Iterator<Item = PoolLine<'a>> {
-        // Most lines need not be parsed.
-        let lines = self.0.split('\n').filter(move |line| line.ends_with(id));
-        lines.filter_map(|line| PoolLine::parse(line).ok()).filter(move |line| line.id == id)
+        // Most lines need not be split.
+        let lines = self.texts().filter(move |(_, line)| line.ends_with(id));
+        lines
+            .map(|(address, line)| PoolLine { address, id: id_of(line) })
+            .filter(move |line| line.id == id)
     }
 
     /// Tells whether a container holds an address.
@@ -108,44 +124,57 @@ impl PoolValue {
 
     /// Returns the holder of an address.
     pub(crate) fn holder(&self, address: IpAddr) -> Option<&str> {
-        self.lines().find(|line| line.address == address).map(|line| line.id)
+        let position = self.addresses().position(|held| held == address)?;
+        self.as_str().split('\n').nth(position).map(id_of)
     }
 
     /// Adds a lease.
     pub(crate) fn add(&mut self, address: IpAddr, id: &str) {
-        let between = if self.0.is_empty() { "" } else { "\n" };
-        let line = format!("{between}{address} {id}");
-        self.0 = Arc::new([self.as_str(), &line].concat());
+        let between = if self.as_str().is_empty() { "" } else { "\n" };
+        let text = [self.as_str(), &format!("{between}{address} {id}")].concat();
+        let mut addresses = self.0.addresses.clone();
+        addresses.push(address);
+        self.0 = Arc::new(ParsedText { text, addresses });
     }
 
     /// Removes a lease as whereabouts does: the last line takes its place. Answers whether it was
     /// there.
     pub(crate) fn remove(&mut self, address: IpAddr, id: &str) -> bool {
-        let gone = Ok(PoolLine { address, id });
-        let is_gone = |line: &&str| line.ends_with(id) && PoolLine::parse(line) == gone;
-        let mut lines: Vec<&str> = self.0.split('\n').collect();
-        let Some(position) = lines.iter().position(is_gone) else {
+        let is_gone = |(held, line): (IpAddr, &str)| held == address && id_of(line) == id;
+        let Some(position) = self.texts().position(is_gone) else {
             return false;
         };
+        let mut lines: Vec<&str> = self.as_str().split('\n').collect();
         lines.swap_remove(position);
-        self.0 = Arc::new(lines.join("\n"));
+        let text = lines.join("\n");
+        let mut addresses = self.0.addresses.clone();
+        addresses.swap_remove(position);
+        self.0 = Arc::new(ParsedText { text, addresses });
         true
+    }
+
+    /// Every line, with its address.
+    fn texts(&self) -> impl Iterator<Item = (IpAddr, &str)> {
+        self.addresses().zip(self.as_str().split('\n'))
     }
 }
 
-impl<'a> PoolLine<'a> {
+impl PoolLine<'_> {
     /// Returns the address with the prefix length of its pool.
     pub(crate) fn in_pool(&self, subnet: IpNet) -> IpNet {
         let address = IpNet::new(self.address, subnet.prefix_len());
         // Of another family than its pool.
         address.unwrap_or_else(|_| self.address.into())
     }
+}
 
-    fn parse(line: &'a str) -> Result<Self, &'static str> {
-        let (address, id) = line.split_once(' ').ok_or(NO_SPACE)?;
-        let address = parse_address(address).map_err(|_| "does not begin with an address")?;
-        Ok(Self { address, id })
-    }
+fn address_of(line: &str) -> Result<IpAddr, &'static str> {
+    let (address, _) = line.split_once(' ').ok_or(NO_SPACE)?;
+    parse_address(address).map_err(|_| "does not begin with an address")
+}
+
+fn id_of(line: &str) -> &str {
+    line.split_once(' ').map_or("", |(_, id)| id)
 }
 
 #[cfg(test)]

@@ -119,5 +119,5 @@ pub(super) fn holds(pools: &SeenPools, lease: &Lease, id: &str) -> bool {
 /// Returns the addresses that are taken in some pools.
 pub(super) fn taken(pools: &SeenPools, subnets: &BTreeSet<IpNet>) -> BTreeSet<IpAddr> {
     let pools = subnets.iter().filter_map(|subnet| pools.get(subnet));
-    pools.flat_map(|pool| pool.value.lines()).map(|line| line.address).collect()
+    pools.flat_map(|pool| pool.value.addresses()).collect()
 }
