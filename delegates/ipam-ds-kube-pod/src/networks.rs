@@ -40,15 +40,16 @@ struct Element {
 
 impl ElementArgs {
     /// Finds the element of an attachment in the list: by its interface, else by its place (`net1`
-    /// is the first), else by the network's name. The text form of a list has no arguments, and a
-    /// list without any of `names` among its arguments needs no search.
+    /// is the first), else by the network's name in the namespace of the pod. The text form of a list
+    /// has no arguments, and a list without any of `names` among its arguments needs no search.
     ///
     /// # Errors
-    /// The list cannot be read; two elements fit.
+    /// The list cannot be read; two elements fit; the only one that fits by name is of another
+    /// namespace, and has one of `names`.
     pub(crate) fn find<'a>(
         list: &str,
         sought: Sought<'_>,
-        mut names: impl Iterator<Item = &'a str>,
+        names: impl Iterator<Item = &'a str>,
     ) -> Result<Self> {
         // As Multus tells the two forms apart.
         if !list.contains(['[', '{', '"']) {
@@ -59,13 +60,15 @@ impl ElementArgs {
                 .caused_by(error)
         })?;
         let elements: Vec<Element> = parse_value(&value, NETWORKS)?;
-        let has = |element: &Element, name: &str| {
-            element.cni_args.as_ref().is_some_and(|args| args.contains_key(name))
+        let names: Vec<&str> = names.collect();
+        let asks = |element: &Element| {
+            let args = element.cni_args.as_ref();
+            args.is_some_and(|args| names.iter().any(|name| args.contains_key(*name)))
         };
-        if !names.any(|name| elements.iter().any(|element| has(element, name))) {
+        if !elements.iter().any(asks) {
             return Ok(Self::default());
         }
-        let found = position(&elements, sought)?;
+        let found = position(&elements, sought, asks)?;
         let found = found.and_then(|index| elements.into_iter().nth(index));
         Ok(found.map(Self::of).unwrap_or_default())
     }
@@ -101,15 +104,23 @@ impl Element {
         self.interface.as_deref().filter(|name| !name.is_empty())
     }
 
+    /// The namespace of the network; the pod's by default.
+    fn namespace<'a>(&'a self, of_pod: &'a str) -> &'a str {
+        self.namespace.as_deref().filter(|name| !name.is_empty()).unwrap_or(of_pod)
+    }
+
     /// The network, with its namespace.
-    fn full_name(&self, default: &str) -> String {
-        let namespace = self.namespace.as_deref().filter(|name| !name.is_empty());
-        format!("{}/{}", namespace.unwrap_or(default), self.name)
+    fn full_name(&self, of_pod: &str) -> String {
+        format!("{}/{}", self.namespace(of_pod), self.name)
     }
 }
 
 /// The place of the element of an attachment; `None` if none fits, as for the cluster's network.
-fn position(elements: &[Element], sought: Sought<'_>) -> Result<Option<usize>> {
+fn position(
+    elements: &[Element],
+    sought: Sought<'_>,
+    asks: impl Fn(&Element) -> bool,
+) -> Result<Option<usize>> {
     let by = |fits: &dyn Fn(&Element) -> bool| -> Vec<usize> {
         elements.iter().enumerate().filter(|(_, it)| fits(it)).map(|(index, _)| index).collect()
     };
@@ -124,7 +135,22 @@ fn position(elements: &[Element], sought: Sought<'_>) -> Result<Option<usize>> {
         return Ok(index.filter(|index| elements[*index].interface().is_none()));
     }
     let by_name = by(&|element| element.interface().is_none() && element.name == sought.network);
-    only(elements, &by_name, sought, "the network")
+    let Some(found) = only(elements, &by_name, sought, "the network")? else { return Ok(None) };
+    let element = &elements[found];
+    if element.namespace(sought.namespace) == sought.namespace {
+        return Ok(Some(found));
+    }
+    // No meta plugin passes the namespace of a network: this may be another one of its name.
+    if !asks(element) {
+        return Ok(None);
+    }
+    let message = format!(
+        "ambiguous: element {found}, {}, is of another namespace than the pod, and only its name \
+         fits the network {:?}",
+        element.full_name(sought.namespace),
+        sought.network
+    );
+    Err(Error::config(NETWORKS, message).advise("give the element an interface"))
 }
 
 /// The only one of these elements.
@@ -210,6 +236,31 @@ mod tests {
         assert_eq!(find(&list, "net1").unwrap().as_deref(), Some("a"));
         // Without an argument of ours, nothing needs to be found.
         let silent = json!([{"name": "blue", "cni-args": {"mtu": 5}}, {"name": "blue"}]);
+        assert_eq!(find(&silent, "eth0").unwrap(), None);
+    }
+
+    #[test]
+    fn a_name_alone_does_not_tell_a_network_of_another_namespace() {
+        let element = |namespace: &str| json!({"name": "blue", "namespace": namespace, "cni-args": {"k": "v"}});
+        for own in ["", "shop"] {
+            assert_eq!(find(&json!([element(own)]), "eth0").unwrap().as_deref(), Some("v"));
+        }
+        let list = json!([element("other")]);
+        let error = find(&list, "eth0").unwrap_err();
+        assert_eq!(error.code().number(), 7);
+        assert_eq!(
+            error.to_string(),
+            "k8s.v1.cni.cncf.io/networks: ambiguous: element 0, other/blue, is of another namespace \
+             than the pod, and only its name fits the network \"blue\""
+        );
+        // Its place tells it, and one that asks for another interface is another one.
+        assert_eq!(find(&list, "net1").unwrap().as_deref(), Some("v"));
+        let mut named = list;
+        named[0]["interface"] = "ext0".into();
+        assert_eq!(find(&named, "ext0").unwrap().as_deref(), Some("v"));
+        assert_eq!(find(&named, "eth0").unwrap(), None);
+        // Without an argument of ours, it changes nothing.
+        let silent = json!([{"name": "blue", "namespace": "other"}, {"name": "red", "cni-args": {"k": "v"}}]);
         assert_eq!(find(&silent, "eth0").unwrap(), None);
     }
 

@@ -115,6 +115,12 @@ fn the_element_of_the_list_of_networks_says_it_for_one_attachment() {
         let answer = site.run(command, &site.network(&named)).success();
         assert_eq!(lines(&answer)[0], expected, "{ifname}");
     }
+    let foreign = json!([{"name": "net", "namespace": "other", "cni-args": {"podname": "third"}}]);
+    let args = site.annotated("b", &json!({"k8s.v1.cni.cncf.io/networks": foreign.to_string()}));
+    let mut command = site.command("ADD", &args);
+    command.env("CNI_IFNAME", "eth0");
+    let (code, text) = site.run(command, &site.network(&named)).failure();
+    assert!(code == 7 && text.contains("other/net, is of another namespace"), "{code} {text}");
 }
 
 #[test]
