@@ -2,7 +2,7 @@
 //! between which another makes its own, with bugs that these tests find.
 
 mod leftovers;
-mod planted;
+pub(crate) mod planted;
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;

@@ -206,7 +206,7 @@ fn each_planted_bug_is_found() {
 
 /// Removes the tests of a patch of this kind that has one of these operations on an entry or, of a
 /// reservation, any.
-fn strip_tests(ask: &mut Ask, kind: &str, op: &str) {
+pub(crate) fn strip_tests(ask: &mut Ask, kind: &str, op: &str) {
     if ask.method != "PATCH" || !ask.target.contains(kind) {
         return;
     }
@@ -241,7 +241,7 @@ fn restamped_untested(_: &Client, ask: &mut Ask) -> Option<(u16, String)> {
 }
 
 /// Answers a POST of an object that exists as if it were made.
-fn made(client: &Client, ask: &Ask, kind: &str) -> Option<(u16, String)> {
+pub(crate) fn made(client: &Client, ask: &Ask, kind: &str) -> Option<(u16, String)> {
     if ask.method != "POST" || !ask.target.contains(kind) {
         return None;
     }
@@ -271,7 +271,7 @@ fn deleted_unguarded(_: &Client, ask: &mut Ask) -> Option<(u16, String)> {
 }
 
 /// What a server answers to a DELETE, and to a PATCH whose answer is not read.
-fn success() -> (u16, String) {
+pub(crate) fn success() -> (u16, String) {
     let metadata = json!({"name": "x", "uid": "x", "resourceVersion": "1"});
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": metadata, "status": "Success",

@@ -6,4 +6,5 @@ mod holders;
 mod keeping;
 mod kills;
 mod people;
+mod planted;
 mod trouble;
