@@ -72,6 +72,14 @@ impl<S: Subject> Subject for Apart<S> {
         self.0.age(by)
     }
 
+    fn keeps_names(&self) -> bool {
+        self.0.keeps_names()
+    }
+
+    fn rests_freed(&self) -> bool {
+        self.0.rests_freed()
+    }
+
     fn kill_during(&self, environment: Environment, stdin: &[u8], after: Duration) -> bool {
         self.0.kill_during(environment, &apart(stdin), after)
     }
@@ -132,6 +140,7 @@ fn allocator(crds: fn() -> Crds, overlap: Overlap) {
     let delegate = Allocate::<InterleavedLedger<IpPools>>::default();
     let mut subject = InProcess::new(delegate, Reach::Cluster, ipam)
         .interleaved(next_commit)
+        .resting()
         .aging(move |by: Duration| age(&client, &namespace, by));
     if matches!(overlap, Checked) {
         serve_sticky(desk.kube);

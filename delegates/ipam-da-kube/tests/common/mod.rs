@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use ipam_testkit::kube::{Client, Kube, Kubeconfig, Login};
 use ipam_testkit::whereabouts::{Crds, Objects, Release};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
 use relay::{Relay, no_bug};
@@ -127,6 +127,17 @@ pub fn age(client: &Client, namespace: &str, by: Duration) {
         client.patch(&format!("{sticky}/{name}"), &older);
     }
     for (name, pool) in objects.pools() {
+        let notes = pool["metadata"]["annotations"].as_object().into_iter().flatten();
+        let notes = notes.filter(|(key, _)| key.starts_with("ipam-delegated/freed-"));
+        let older = notes.map(|(key, note)| {
+            let (freed, time) = note.as_str().unwrap().split_once(' ').unwrap();
+            (key.clone(), json!(format!("{freed} {}", time.parse::<u64>().unwrap() - by)))
+        });
+        let older: Map<String, Value> = older.collect();
+        if !older.is_empty() {
+            let change = json!({"metadata": {"annotations": older}});
+            client.patch(&objects.path("ippools", &name), &change);
+        }
         for (key, entry) in pool["spec"]["allocations"].as_object().into_iter().flatten() {
             let Some(text) = entry["ipamDelegated"].as_str() else { continue };
             let mut mark: Value = serde_json::from_str(text).unwrap();
