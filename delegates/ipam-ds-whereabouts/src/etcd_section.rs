@@ -13,6 +13,14 @@ use crate::written::Written;
 /// of the container's others, which whereabouts gave.
 const RESULTS: &str = "/var/lib/cni/multus/results";
 
+/// The section, and what of its keys has no effect.
+#[derive(Debug)]
+pub(crate) struct EtcdMembers {
+    pub(crate) members: Map<String, Value>,
+    /// A text for each key that whereabouts ignores without a second one.
+    pub(crate) remarks: Vec<String>,
+}
+
 /// Reads the keys of whereabouts as members of the section. Those of the configuration count first;
 /// if it names servers, all others are about these.
 ///
@@ -21,12 +29,12 @@ const RESULTS: &str = "/var/lib/cni/multus/results";
 ///
 /// # Errors
 /// The section of the configuration has the wrong type.
-pub(crate) fn members(
+pub(crate) fn read(
     ipam: &Value,
     host: Written<String>,
     keys: &mut MergedKeys<'_, StoreKeys>,
     tolerance: &mut Tolerance,
-) -> Result<Map<String, Value>> {
+) -> Result<EtcdMembers> {
     let own: Option<Map<String, Value>> =
         tolerance.allow(parse_value(&ipam["etcd"], "ipam.etcd"))?;
     let mut own = own.unwrap_or_default();
@@ -35,14 +43,14 @@ pub(crate) fn members(
         ("layout".to_owned(), json!("whereabouts")),
         ("resultCache".to_owned(), json!(RESULTS)),
     ]);
+    let mut remarks = Vec::new();
     if !own.contains_key("endpoints") {
         // A list with commas is ours: whereabouts has one server.
         let hosts = host.value.split(',').map(str::trim).filter(|host| !host.is_empty());
         let endpoints: Vec<&str> = hosts.collect();
         let is_https = endpoints.iter().any(|endpoint| is_https(endpoint));
-        let mut take = |key: &str, of: fn(&mut StoreKeys) -> &mut Option<String>| {
-            keys.take(key, of).map(|written| written.value)
-        };
+        let mut take =
+            |key: &str, of: fn(&mut StoreKeys) -> &mut Option<String>| keys.take(key, of);
         let identity = [
             take("etcd_cert_file", |keys| &mut keys.etcd_cert_file),
             take("etcd_key_file", |keys| &mut keys.etcd_key_file),
@@ -55,21 +63,53 @@ pub(crate) fn members(
         members.insert("endpoints".to_owned(), json!(endpoints));
         let has_own_login = ["username", "password", "passwordFile"];
         let has_own_login = has_own_login.iter().any(|key| own.contains_key(*key));
-        if let ([Some(user), Some(password)], false) = (login, has_own_login) {
-            members.insert("username".to_owned(), user.into());
-            members.insert("password".to_owned(), password.into());
+        if !has_own_login {
+            let login = pair(login, ["etcd_username", "etcd_password"], "", &mut remarks);
+            if let Some([user, password]) = login {
+                members.insert("username".to_owned(), user.into());
+                members.insert("password".to_owned(), password.into());
+            }
         }
-        let has_tls = is_https || identity.iter().all(Option::is_some);
-        if let [Some(certificate), Some(key)] = identity {
+        let without_tls = if is_https { "" } else { ", so TLS is off" };
+        let names = ["etcd_cert_file", "etcd_key_file"];
+        let identity = pair(identity, names, without_tls, &mut remarks);
+        let has_tls = is_https || identity.is_some();
+        if let Some([certificate, key]) = identity {
             members.insert("certFile".to_owned(), certificate.into());
             members.insert("keyFile".to_owned(), key.into());
         }
-        if let Some(authority) = authority.filter(|_| has_tls) {
-            members.insert("trustedCaFile".to_owned(), authority.into());
+        match authority {
+            Some(authority) if has_tls => {
+                members.insert("trustedCaFile".to_owned(), authority.value.into());
+            }
+            Some(authority) => remarks.push(format!(
+                "{} has no effect without TLS: name etcd_cert_file and etcd_key_file, or begin \
+                 etcd_host with https://",
+                authority.place
+            )),
+            None => {}
         }
     }
     members.retain(|key, _| !own.contains_key(key));
-    Ok(members)
+    Ok(EtcdMembers { members, remarks })
+}
+
+/// The values of two keys that have an effect together, or a remark on the one that is alone.
+fn pair(
+    pair: [Option<Written<String>>; 2],
+    names: [&str; 2],
+    effect: &str,
+    remarks: &mut Vec<String>,
+) -> Option<[String; 2]> {
+    let (alone, other) = match pair {
+        [Some(first), Some(second)] => return Some([first.value, second.value]),
+        [Some(first), None] => (first, names[1]),
+        [None, Some(second)] => (second, names[0]),
+        [None, None] => return None,
+    };
+    let place = alone.place;
+    remarks.push(format!("{place} has no effect without {other}{effect}: name both"));
+    None
 }
 
 fn is_https(endpoint: &str) -> bool {
@@ -137,6 +177,42 @@ mod tests {
         let mut secured = at(&["HTTPS://a"]);
         secured["trustedCaFile"] = "/a".into();
         assert_eq!(section(ipam, json!({})), secured);
+    }
+
+    #[test]
+    fn status_remarks_on_a_key_that_needs_another_one() {
+        let lone = |name: &str, other: &str, effect: &str| {
+            format!("ipam.{name} has no effect without {other}{effect}: name both")
+        };
+        let ca = "FLAT.etcd_ca_cert_file has no effect without TLS: name etcd_cert_file and \
+                  etcd_key_file, or begin etcd_host with https://";
+        let off = ", so TLS is off";
+        for (host, key, flat, expected) in [
+            ("a", "etcd_cert_file", json!({}), vec![lone("etcd_cert_file", "etcd_key_file", off)]),
+            ("a", "etcd_key_file", json!({}), vec![lone("etcd_key_file", "etcd_cert_file", off)]),
+            (
+                "https://a",
+                "etcd_cert_file",
+                json!({"etcd_ca_cert_file": "/a"}),
+                vec![lone("etcd_cert_file", "etcd_key_file", "")],
+            ),
+            ("a", "etcd_username", json!({}), vec![lone("etcd_username", "etcd_password", "")]),
+            ("a", "etcd_password", json!({}), vec![lone("etcd_password", "etcd_username", "")]),
+            ("a", "range_start", json!({"etcd_ca_cert_file": "/a"}), vec![ca.to_owned()]),
+            (
+                "a",
+                "etcd_cert_file",
+                json!({"etcd_key_file": "/k", "etcd_ca_cert_file": "/a"}),
+                vec![],
+            ),
+        ] {
+            let mut ipam = json!({"etcd_host": host, "range": "10.0.0.0/24"});
+            ipam[key] = "10.0.0.9".into();
+            let call = || Call::bare(ipam.clone()).flat(&flat);
+            let expected = if expected.is_empty() { Value::Null } else { json!(expected) };
+            assert_eq!(call().verb("STATUS").ok()["remarks"], expected, "{ipam} {flat}");
+            assert_eq!(call().ok().get("remarks"), None);
+        }
     }
 
     #[test]

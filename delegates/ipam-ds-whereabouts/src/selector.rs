@@ -38,6 +38,7 @@ impl Selector for FromWhereabouts {
         let mut store = MergedKeys::new(own, flat.as_ref(), &mut tolerance)?;
         let datastore = Datastore::read(ipam, &mut store, &mut tolerance)?;
         let is_in_etcd = matches!(datastore, Datastore::Etcd(_));
+        let mut of_etcd = Vec::new();
         // Keys of etcd are of values, which no name makes invalid.
         let (section, members, has_network_name) = match datastore {
             Datastore::Kubernetes => {
@@ -45,7 +46,9 @@ impl Selector for FromWhereabouts {
                 ("kube", kube.members, kube.has_network_name)
             }
             Datastore::Etcd(host) => {
-                ("etcd", etcd_section::members(ipam, host, &mut store, &mut tolerance)?, true)
+                let etcd = etcd_section::read(ipam, host, &mut store, &mut tolerance)?;
+                of_etcd = etcd.remarks;
+                ("etcd", etcd.members, true)
             }
         };
         let keys = MergedKeys::new(tolerance.keys(ipam, "ipam")?, flat.as_ref(), &mut tolerance)?;
@@ -60,6 +63,7 @@ impl Selector for FromWhereabouts {
             Verb::Add => remarks::warn_of_keys(request, flat.as_ref()),
             Verb::Status => {
                 selection.remarks.extend(remarks::of_keys(request, flat.as_ref(), is_in_etcd));
+                selection.remarks.extend(of_etcd);
             }
             _ => {}
         }
