@@ -484,7 +484,8 @@ fn attachments_and_forget_work_on_what_adds_left() {
         let mut command = std::process::Command::new(binary("ipam-delegated"));
         command.env_clear().args(words).arg("--state-dir").arg(world.path("state"));
         let output = command.output().unwrap();
-        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
     };
     let (exit, text) = typed(&["attachments", "net", "--json"]);
     let rows: Value = serde_json::from_str(&text).unwrap();
@@ -500,6 +501,8 @@ fn attachments_and_forget_work_on_what_adds_left() {
     assert!(!world.record("c1").exists() && world.record("c2").exists());
     assert_eq!(world.held().len(), 2, "forget releases nothing");
     assert_eq!(typed(&["forget", "net", "c1", "--yes"]).0, Some(1));
+    let (exit, text) = typed(&["forget", "net", "c2", "eth1"]);
+    assert!(exit == Some(1) && text.contains("no record of c2/eth1 on net"), "{text}");
 }
 
 #[test]

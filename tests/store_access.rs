@@ -160,9 +160,11 @@ fn lint_counts_records_whose_way_to_their_store_is_not_todays() {
     moved["ipam"]["consul"]["caFile"] = json!("/etc/ca.pem");
     let told = warnings(&moved);
     assert_eq!(told.len(), 1, "{told:?}");
-    for words in ["2 records", "ipam.consul.caFile, ipam.consul_servers", "such as c1/eth0"] {
+    for words in ["2 records name", "ipam.consul.caFile, ipam.consul_servers", "such as c1/eth0"] {
         assert!(told[0].contains(words), "{told:?}");
     }
+    std::fs::remove_file(world.record("c2")).unwrap();
+    assert!(warnings(&moved)[0].starts_with("1 record names other servers"));
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         let about = format!("{attachment} on {network}, unreadable in {path}; {UNKNOWN}");
         push_forgotten(&mut text, yes, &about);
     }
-    if let Some(ifname) = ifname.filter(|_| text.is_empty()) {
+    if let Some(ifname) = ifname.clone().filter(|_| text.is_empty()) {
         let netns = String::new();
         let attachment = Attachment { container: container.clone(), ifname, netns };
         // A record of another interface says that this one was not added.
@@ -66,9 +66,13 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         }
     }
     if text.is_empty() {
+        let meant = match ifname {
+            Some(ifname) => format!("{container}/{ifname}"),
+            None => container.to_string(),
+        };
         return Err(Error::new(
             ErrorCode::UNKNOWN_CONTAINER,
-            format!("no record of {container} on {network} in {}", folder.display()),
+            format!("no record of {meant} on {network} in {}", folder.display()),
         )
         .advise("ipam-delegated attachments lists the records; write the whole container id"));
     }

@@ -88,7 +88,7 @@ impl Kubeconfig {
         }
         let origins: Vec<_> = self.0.iter().map(|document| &*document.origin).collect();
         Err(Error::config(origins.join(", "), "current-context: missing")
-            .advise(format!("set it to one of: {}", self.names("contexts"))))
+            .advise(self.choice("set it to", "contexts")))
     }
 
     /// The section of a name in the first file that has it.
@@ -126,18 +126,21 @@ impl Kubeconfig {
         name: &str,
     ) -> Error {
         Error::config(section.path(key), format_args!("{name:?} not found in {list}"))
-            .advise(format!("expected one of: {}", self.names(list)))
+            .advise(self.choice("expected", list))
     }
 
-    /// The names in a list, for an error.
-    fn names(&self, list: &str) -> String {
+    /// Advice to name one of a list, or to fill the list.
+    fn choice(&self, verb: &str, list: &str) -> String {
         let entries = self.0.iter().flat_map(|document| document.list(list).unwrap_or_default());
         let names = entries.filter_map(|entry| match member(entry, "name")? {
             YamlNode::String(name) => Some(format!("{name:?}")),
             _ => None,
         });
         let names: Vec<_> = names.collect();
-        if names.is_empty() { "(the list is empty)".to_owned() } else { names.join(", ") }
+        match names.is_empty() {
+            true => format!("{list} is empty: add an entry there, and name it here"),
+            false => format!("{verb} one of: {}", names.join(", ")),
+        }
     }
 }
 

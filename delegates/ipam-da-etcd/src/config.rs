@@ -190,6 +190,8 @@ impl EtcdConfig {
             return Err(Error::config(PASSWORD_FILE, "conflicts with ipam.etcd.password")
                 .advise("keep the file"));
         }
+        // An error about the pair names the spelling that is given.
+        let password_key = if text.is_some() { "ipam.etcd.password" } else { PASSWORD_FILE };
         let password = file.or(text);
         Ok(EtcdStore {
             endpoints: endpoint::parse_all(
@@ -200,7 +202,7 @@ impl EtcdConfig {
             )?,
             identity: both_or_neither((names.cert, cert), (names.key, key))?,
             trusted,
-            user: both_or_neither(("ipam.etcd.username", username), (PASSWORD_FILE, password))?,
+            user: both_or_neither(("ipam.etcd.username", username), (password_key, password))?,
             timeout: parse_timeout(section.timeout.as_deref(), "ipam.etcd.timeout")?,
             prefix: prefix(section.prefix.as_deref(), layout)?,
             layout,

@@ -72,9 +72,13 @@ impl Findings {
         }
         if let Some(example) = example {
             let keys = keys.into_iter().collect::<Vec<_>>().join(", ");
+            let records = match count {
+                1 => "1 record names".to_owned(),
+                _ => format!("{count} records name"),
+            };
             let message = format!(
-                "{count} records name other servers or files than the configuration, such as {example} ({keys}): \
-                 keep the recorded ones until these records are released; DEL uses the configured ones only if \
+                "{records} other servers or files than the configuration, such as {example} ({keys}): \
+                 keep the recorded ones until these leases are released; DEL uses the configured ones only if \
                  they lead to the recorded store"
             );
             self.push("warning", &message);

@@ -87,7 +87,7 @@ const VERBS_OF_A_NETWORK: [&str; 5] = ["list", "who", "pools", "release", "lint"
 
 const NOTES: &str = "
 Pools are read from prevResult.pools; if that is missing, from pools, ranges or subnet in ipam.
-ipam-delegated has the same verbs: it finds a network by its name, and runs its selectors.
+With list, who, pools, release and lint, ipam-delegated finds a network by its name, and runs its selectors.
 ";
 
 /// Answers a typed verb: for `Allocate::answering`.

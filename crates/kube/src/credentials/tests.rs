@@ -240,7 +240,10 @@ fn what_is_no_kubeconfig_is_refused() {
         ("a: b: s3cret".to_owned(), "f0: line 1, column "),
         (good.clone() + "---\na: b\n", "f0: line 8, column 1: a second document: expected one"),
         ("kind: Secret".to_owned(), "f0: kind: expected \"Config\", found \"Secret\""),
-        ("{}".to_owned(), "f0: current-context: missing: set it to one of: (the list is empty)"),
+        (
+            "{}".to_owned(),
+            "f0: current-context: missing: contexts is empty: add an entry there, and name it here",
+        ),
         (without("current-context: c\n"), "f0: current-context: missing: set it to one of: \"c\""),
         (
             good.replace("context: c\n", "context: d\n"),

@@ -169,6 +169,14 @@ fn what_is_wrong_is_named_by_its_place() {
             "ipam.etcd.passwordFile: missing, but ipam.etcd.username is given",
         ),
         (
+            json!({"etcd": {"endpoints": ["a"], "password": "p"}}),
+            "ipam.etcd.username: missing, but ipam.etcd.password is given",
+        ),
+        (
+            json!({"etcd": {"endpoints": ["a"], "passwordFile": "/p"}}),
+            "ipam.etcd.username: missing, but ipam.etcd.passwordFile is given",
+        ),
+        (
             json!({"etcd": {"endpoints": ["a"], "timeout": "soon"}}),
             "ipam.etcd.timeout: invalid duration \"soon\"",
         ),
