@@ -89,7 +89,7 @@ fn a_fifo_or_a_link_as_verbose_log_is_skipped_and_holds_up_no_call() {
 }
 
 #[test]
-fn folders_have_their_modes_whatever_the_umask() {
+fn folders_have_their_modes_under_any_umask() {
     for umask in ["0", "022", "077"] {
         let ((world, network), host) = (world(), Host::new());
         host.settings(&json!({"verbose": true, "logDir": "/var/log/cni/deep/log"}));
@@ -145,7 +145,7 @@ fn nothing_is_written_through_a_link_beside_the_leases() {
 }
 
 #[test]
-fn a_fifo_in_the_place_of_a_record_is_an_error_and_holds_nobody_up() {
+fn a_fifo_instead_of_a_record_is_an_error_and_blocks_no_call() {
     let ((world, network), host) = (world(), Host::new());
     let network = of_host(&network);
     call(&host, &world, "ADD", "c2", &network).success();
@@ -224,7 +224,7 @@ fn network_of_nothing() -> Value {
 }
 
 #[test]
-fn settings_are_refused_where_somebody_else_owns_any_part_of_their_way() {
+fn settings_are_refused_if_another_user_owns_a_part_of_their_path() {
     let link = "ln -s w/l ipam-delegated.json; ln -s ../settings w/l";
     for (script, refused) in [
         // A link between two links.

@@ -180,7 +180,7 @@ fn check_answer(delegate: &dyn Delegate, environment: &Environment, stdin: &[u8]
 }
 
 #[test]
-fn arguments_are_read_whatever_they_are() {
+fn any_arguments_are_read_or_refused() {
     let seeds = [
         "IgnoreUnknown=1;K8S_POD_NAME=p;IP=10.0.0.9",
         "IP=10.0.0.9/24,fd00::9;;x=a=b;IP=;ip=::ffff:10.0.0.1/120",

@@ -121,7 +121,7 @@ fn a_key_that_is_no_address_of_its_pool_is_refused_by_its_name() {
 }
 
 #[test]
-fn an_address_with_an_invalid_value_is_neither_free_nor_anybodys() {
+fn an_address_with_an_invalid_value_is_taken_and_has_no_owner() {
     for value in ["", "null", "c1", "{}", "[]", r#"{"target": 7}"#, r#"{"tarket": "c1"}"#] {
         let consul = stocked();
         consul.put("ipam/blue/10.1.0.1", value);

@@ -167,7 +167,7 @@ fn files_with(folder: &Path, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_token_is_shown_to_nobody_and_stands_in_the_record_at_most() {
+fn a_token_is_in_no_output_and_only_in_the_record() {
     let host = Host::new();
     host.settings(&json!({"verbose": true}));
     let consul = guarded();

@@ -234,7 +234,7 @@ fn a_user_is_given_where_the_store_asks_for_none() {
 }
 
 #[test]
-fn a_password_and_a_token_are_shown_to_nobody() {
+fn a_password_and_a_token_are_in_no_output() {
     let host = Host::new();
     host.settings(&json!({"verbose": true}));
     let etcd = Etcd::builder().auth("ipam", PASSWORD, PREFIX).start();

@@ -132,7 +132,7 @@ fn what_all_servers_refuse_is_told_at_once() {
 }
 
 #[test]
-fn an_allocation_of_no_use_is_refused_in_words() {
+fn an_unusable_allocation_is_refused_with_the_reason() {
     let cni = json!([{"Mode": "cni/example"}]);
     let pool = json!({"network-pool": "p"});
     for (answer, code, message) in [

@@ -286,7 +286,7 @@ fn a_login_that_rotates_is_read_again_when_it_is_rejected() {
 }
 
 #[test]
-fn a_server_that_is_not_to_be_trusted_refuses_with_advice() {
+fn an_untrusted_server_is_an_error_with_advice() {
     let server = ipam_testkit::kube::Kube::shared();
     let admin = server.admin();
     let strange = server.certificates().other_authority();

@@ -96,7 +96,7 @@ fn unknown_keys_are_nobodys() {
 }
 
 #[test]
-fn a_file_that_is_none_of_ours_is_refused_and_nothing_runs() {
+fn an_untrusted_or_invalid_file_is_refused_and_nothing_runs() {
     let site = Site::new(SETTINGS);
     let next = site.elsewhere("lucky", "touch lucky");
     site.conf(&json!({"nextipam": next}));

@@ -79,7 +79,7 @@ fn the_real_host_local_gives_checks_and_releases_by_its_path() {
 }
 
 #[test]
-fn an_annotation_moves_no_leases_and_no_log_of_the_real_host_local_in_whatever_letters() {
+fn an_annotation_moves_no_leases_and_no_log_of_the_real_host_local_in_any_letter_case() {
     let site = Site::new("");
     names(&site, real(&site));
     let outside = site.world.path("outside");

@@ -76,7 +76,7 @@ fn the_store_of_the_configuration_stays_whatever_the_annotation_says() {
 }
 
 #[test]
-fn an_annotation_that_names_a_store_is_refused_and_nobody_is_asked() {
+fn an_annotation_that_names_a_store_is_refused_before_any_request() {
     let (etcd, other) = (Etcd::start(), Etcd::start());
     let endpoint = other.endpoint();
     for text in [
