@@ -39,8 +39,18 @@ const FORBIDDEN: [(&str, &str, &str); 25] = [
     (r"\b(is|are) to be\b", "the file is to be removed", "remove the file"),
 ];
 
-/// Scripts whose lines people read.
-const SCRIPTS: [&str; 5] = [
+/// Scripts and manifests whose lines people read.
+const SCRIPTS: [&str; 15] = [
+    "delegates/ipam-da-kube/deploy/crds.yaml",
+    "delegates/ipam-da-kube/deploy/daemonset.yaml",
+    "delegates/ipam-da-kube/deploy/keep-whereabouts-off.yaml",
+    "delegates/ipam-da-kube/deploy/rbac.yaml",
+    "delegates/ipam-da-kube/deploy/sticky.yaml",
+    "delegates/ipam-ds-kube-node/deploy/Dockerfile",
+    "delegates/ipam-ds-kube-node/deploy/daemonset.yaml",
+    "delegates/ipam-ds-kube-node/deploy/keep-login.sh",
+    "delegates/ipam-ds-kube-node/deploy/network-attachment-definitions.yaml",
+    "delegates/ipam-ds-kube-node/deploy/rbac.yaml",
     "examples/ipam-da-files.py",
     "examples/ipam-ds-rack.py",
     "examples/ipam-ds-rack.sh",

@@ -59,7 +59,7 @@ fn the_commands_print_what_is_shown() {
 
     shell.try_all(&readme().commands_of("State", "consul kv"));
     shell.try_all(&readme().commands_of("Running Consul for it", "consul"));
-    shell.try_all(&readme().commands_of("Verbs", "ipam-da-consul "));
+    shell.try_all(&readme().commands_of("Verbs", "/opt/cni/bin/ipam-da-consul "));
     assert_eq!(consul.keys("ipam/web/").len(), 3);
     // The table names every key that is there.
     let page = readme();
@@ -250,7 +250,7 @@ fn after_a_restore_the_commands_give_nothing_away_that_is_held() {
     let shell = shell_of(&consul);
     let given = shell.assert_reasserted(
         &network(&shell, &consul, ""),
-        &readme().commands_of("A restored store", "ipam-delegated reassert"),
+        &readme().commands_of("A restored store", "/opt/cni/bin/ipam-delegated reassert"),
         || consul.snapshot(),
         |snapshot| consul.restore(snapshot),
         || consul.keys("ipam/web/10"),

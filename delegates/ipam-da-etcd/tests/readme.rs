@@ -52,7 +52,7 @@ fn the_commands_print_what_is_shown() {
     fs::write(shell.file(CONFLIST), conflist.to_string()).unwrap();
 
     shell.try_all(&readme().commands_of("State", "etcdctl get"));
-    shell.try_all(&readme().commands_of("Verbs", "ipam-da-etcd "));
+    shell.try_all(&readme().commands_of("Verbs", "/opt/cni/bin/ipam-da-etcd "));
     let left = etcd.keys("/ipam-delegated/networks/racknet/leases/");
     assert_eq!(left.len(), 2, "{left:?}");
     let rest: Vec<_> = ["etcdctl compact", "etcdctl defrag", "etcdctl alarm"]
@@ -272,7 +272,7 @@ fn after_a_restore_the_commands_give_nothing_away_that_is_held() {
     let shell = shell_of(&etcd);
     let given = shell.assert_reasserted(
         &network(&shell, &etcd, ""),
-        &readme().commands_of("A restored store", "ipam-delegated reassert"),
+        &readme().commands_of("A restored store", "/opt/cni/bin/ipam-delegated reassert"),
         || etcd.snapshot(),
         |snapshot| etcd.restore(snapshot, ClusterId::Other),
         || etcd.keys("/ipam-delegated/networks/racknet/leases/"),

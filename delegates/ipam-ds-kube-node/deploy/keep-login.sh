@@ -11,7 +11,7 @@
 #   API_SERVER       the URL of the API server, if the host does not reach that of the pod
 #   FILE             the name of the kubeconfig, if it is not kubeconfig
 #   NAMESPACE        the namespace of the kubeconfig's context
-#   EVERY            seconds between two looks; the kubelet renews a token long before it ends
+#   EVERY            seconds between two checks; the kubelet renews a token long before it ends
 set -u
 export LC_ALL=C
 umask 077

@@ -27,6 +27,8 @@ impl Shell {
         }
         let mut shell = Self { world, allocator, here: Here::default() };
         shell.keep(CONFLIST);
+        let plugins = shell.world.path("bin").display().to_string();
+        shell.put("/opt/cni/bin", &plugins);
         shell
     }
 

@@ -82,7 +82,7 @@ fn the_commands_print_what_is_shown() {
     fs::write(site.shell.file(CONFLIST), conflist.to_string()).unwrap();
 
     site.shell.try_all(&page.commands_of("State", "kubectl"));
-    site.shell.try_all(&page.commands_of("Verbs", "ipam-da-kube "));
+    site.shell.try_all(&page.commands_of("Verbs", "/opt/cni/bin/ipam-da-kube "));
     assert_eq!(site.objects().held().len(), 2);
 }
 
@@ -189,7 +189,7 @@ fn after_a_restore_the_commands_give_nothing_away_that_is_held() {
         "kube": {"kubeconfig": site.shell.file(KUBECONFIG), "namespace": namespace}}});
     let given = site.shell.assert_reasserted(
         &network,
-        &readme().commands_of("A restored server", "ipam-delegated reassert"),
+        &readme().commands_of("A restored server", "/opt/cni/bin/ipam-delegated reassert"),
         || site.kube.etcd().snapshot(),
         |snapshot| {
             site.kube.etcd().restore(snapshot, ClusterId::Other);
