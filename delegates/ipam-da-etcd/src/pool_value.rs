@@ -10,11 +10,11 @@ use ipnet::IpNet;
 
 /// The leases of a pool: lines `ADDRESS ID`, joined by line feeds, in any order. Clones share the
 /// text, which may be long.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PoolValue(Arc<ParsedText>);
 
 /// The text of a value, and the address of each of its lines.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ParsedText {
     text: String,
     addresses: Vec<IpAddr>,

@@ -63,7 +63,9 @@ impl WrittenValues {
             let value = PoolValue::parse(values.get(subnet)?.as_str().into()).ok()?;
             pools.insert(*subnet, SeenPool { value, revision: Some(*revision) });
         }
-        (!pools.is_empty()).then(|| (pools, ChangeMark { random: *random, hash: hash(values) }))
+        let texts = values.iter().map(|(subnet, text)| (subnet, text.as_str()));
+        let mark = ChangeMark { random: *random, hash: hash(texts) };
+        (!pools.is_empty()).then_some((pools, mark))
     }
 
     /// Guards a change by the mark of the one that wrote its values.
@@ -74,7 +76,8 @@ impl WrittenValues {
     /// Returns the mark of a new change.
     pub(super) fn new_mark(values: &PoolValues) -> ChangeMark {
         // That of values that are not remembered is not read.
-        let hash = if size(values) > LARGEST { 0 } else { hash(values) };
+        let texts = values.iter().map(|(subnet, value)| (subnet, value.as_str()));
+        let hash = if size(values) > LARGEST { 0 } else { hash(texts) };
         ChangeMark { random: RandomState::new().build_hasher().finish(), hash }
     }
 
@@ -115,8 +118,9 @@ fn size(values: &PoolValues) -> usize {
     values.values().map(|value| value.as_str().len()).sum()
 }
 
-fn hash(values: &impl Hash) -> u64 {
+/// Hashes the texts of pools, by their subnets in order.
+fn hash<'a>(texts: impl Iterator<Item = (&'a IpNet, &'a str)>) -> u64 {
     let mut hasher = DefaultHasher::new();
-    values.hash(&mut hasher);
+    texts.for_each(|text| text.hash(&mut hasher));
     hasher.finish()
 }
