@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use ipam_testkit::etcd::Etcd;
+use ipam_testkit::etcd::{Etcd, Silent};
 use ipam_testkit::node::at_once;
 use ipam_testkit::old::Done;
 use ipam_testkit::old::whereabouts::InEtcd;
@@ -258,4 +258,50 @@ fn each_releases_what_the_other_gave() {
     assert_ne!(third, second);
     ours.del("c2");
     assert_eq!(held(&etcd, &old).len(), 2);
+}
+
+#[test]
+fn a_release_by_an_older_record_logs_in_by_the_keys_of_today() {
+    let etcd = Etcd::builder().auth("first", "0ld", "/whereabouts/").start();
+    let mut ours = preset(&etcd, "10.1.2.0/24");
+    let flat = ours.world.path("whereabouts.conf");
+    let write = |name: &str, password: &str| {
+        let login = json!({"etcd_username": name, "etcd_password": password});
+        std::fs::write(&flat, login.to_string()).unwrap();
+    };
+    // What it has signed in with before counts no more.
+    let exchange = |before: &str, name: &str, password: &str| {
+        etcd.etcdctl(&["user", "delete", before]);
+        etcd.etcdctl(&["user", "add", &format!("{name}:{password}")]);
+        etcd.etcdctl(&["user", "grant-role", name, "below-the-prefix"]);
+    };
+    ours.network["ipam"]["configuration_path"] = json!(flat);
+    write("first", "0ld");
+    let containers = ["flat", "own", "other", "kept"];
+    let held = containers.map(|container| ours.add(container));
+
+    exchange("first", "first", "n3w");
+    write("first", "n3w");
+    // No secret goes to other servers.
+    let elsewhere = json!(Silent::listen().endpoint());
+    let host = std::mem::replace(&mut ours.network["ipam"]["etcd_host"], elsewhere);
+    let (code, text) = ours.call("DEL", "flat").failure();
+    assert_eq!(code, 103, "{text}");
+    assert!(!text.contains("0ld") && !text.contains("n3w"), "{text}");
+    ours.network["ipam"]["etcd_host"] = host;
+    ours.del("flat");
+
+    exchange("first", "first", "th1rd");
+    ours.network["ipam"]["etcd_password"] = "th1rd".into();
+    ours.check("own", &held[1]).success();
+    ours.del("own");
+
+    exchange("first", "second", "f0urth");
+    let ipam = ours.network["ipam"].as_object_mut().unwrap();
+    // The same server, listed otherwise.
+    ipam.insert("etcd_host".to_owned(), json!(format!("127.0.0.1:1,{}", etcd.endpoint())));
+    ipam.insert("etcd_username".to_owned(), "second".into());
+    ipam.insert("etcd_password".to_owned(), "f0urth".into());
+    ours.del("other");
+    assert_eq!(etcd.get("/whereabouts/10.1.2.0/24").as_deref(), Some("10.1.2.4 kept"));
 }
