@@ -44,9 +44,6 @@ pub trait OldProgram: Sync {
 
 /// What the programs of all nodes write into.
 pub trait Store: Sync {
-    /// Whether the preset releases an attachment of whereabouts without the configuration.
-    const RELEASES_BY_ID: bool;
-
     /// Whether it has an entry of an attachment.
     fn holds(&self, container: &str, ifname: &str) -> bool;
 
@@ -138,7 +135,7 @@ impl<S: Store> Fleet<S> {
         for (number, node) in self.nodes.iter().enumerate() {
             for ifname in node.old.ifnames(PODS - 1) {
                 for ending in [
-                    (number, *ifname, Program::Old, Program::Preset, S::RELEASES_BY_ID),
+                    (number, *ifname, Program::Old, Program::Preset, true),
                     (number, *ifname, Program::Old, Program::Preset, false),
                     (number, *ifname, Program::Preset, Program::Old, false),
                 ] {
@@ -196,8 +193,7 @@ impl<S: Store> Fleet<S> {
         for attachment in pod.into_iter().rev() {
             let (began, program) = (now(), node.program());
             let Attachment { container, ifname, made_by, .. } = &attachment;
-            let may_strip = S::RELEASES_BY_ID || *made_by == Program::Preset;
-            let is_stripped = program == Program::Preset && place.is_multiple_of(2) && may_strip;
+            let is_stripped = program == Program::Preset && place.is_multiple_of(2);
             node.del(&attachment, program, is_stripped);
             // The reconciler of whereabouts releases what its DELs leave.
             let give_up = Instant::now() + PATIENCE;

@@ -46,9 +46,6 @@ impl Pool {
 }
 
 impl Store for Pool {
-    /// The ranges tell which pool is the network's.
-    const RELEASES_BY_ID: bool = false;
-
     fn holds(&self, container: &str, _: &str) -> bool {
         self.lines().iter().any(|(_, id)| id == container)
     }
@@ -72,13 +69,14 @@ impl Store for Pool {
 #[test]
 fn nodes_move_over_and_back_while_pods_start_and_end() {
     let store = Pool(Etcd::start());
-    // The network or the flat file names the store, which chooses the chain.
-    let host = json!({"datastore": "etcd", "etcd_host": store.0.endpoint()});
+    // The flat file names the store, for the DELs that Multus strips; on some nodes the network does,
+    // too.
+    let flat_file = json!({"datastore": "etcd", "etcd_host": store.0.endpoint()});
     let node = |number| {
         let mut network = network();
-        let mut flat_file = json!({});
-        let named = if number % 2 == 0 { &mut flat_file } else { &mut network["ipam"] };
-        named.as_object_mut().unwrap().extend(host.as_object().unwrap().clone());
+        if number % 2 == 0 {
+            network["ipam"].as_object_mut().unwrap().extend(flat_file.as_object().unwrap().clone());
+        }
         let old = Old(InEtcd::new(&store.0, &network["ipam"]));
         Node::new(old, "ipam-da-etcd", &network, &flat_file)
     };

@@ -166,17 +166,37 @@ fn foreign_keys_below_the_prefix_stay_and_lint_names_them() {
 }
 
 #[test]
-fn without_ranges_only_a_line_that_is_left_to_explain_is_an_error() {
+fn without_ranges_a_line_is_released_where_only_one_network_can_be_meant() {
     let etcd = Etcd::start();
     let mut node = node(&etcd);
     node.add("ours");
-    etcd.put(POOL, &format!("{}\n10.1.0.9 theirs", etcd.get(POOL).unwrap()));
     node.pools = json!([]);
+    let other = "/whereabouts/10.2.0.0/24";
+    etcd.put(POOL, &format!("{}\n10.1.0.9 one\n10.1.0.8 two", etcd.get(POOL).unwrap()));
+    etcd.put(other, "10.2.0.7 two\n10.2.0.8 three\n10.2.0.9 four");
     node.del("ours");
     node.del("unknown");
-    let (code, text) = node.call("DEL", "theirs").failure();
-    assert_eq!(code, 7, "{text}");
-    assert_pool(&etcd, "10.1.0.9 theirs");
+    node.del("one");
+    assert_pool(&etcd, "10.1.0.8 two");
+    // One of each of two networks.
+    let (code, text) = node.call("DEL", "two").failure();
+    assert!(code == 7 && text.contains("several pools name the container"), "{text}");
+    assert_pool(&etcd, "10.1.0.8 two");
+    on(&node).network("other").remember("two", &["10.2.0.7"]);
+    node.del("two");
+    assert_pool(&etcd, "");
+    assert_eq!(etcd.get(other).as_deref(), Some("10.2.0.7 two\n10.2.0.8 three\n10.2.0.9 four"));
+
+    // What the runtime remembers of this attachment, or sends with the DEL.
+    etcd.put(POOL, "10.1.0.3 three\n10.1.0.4 four");
+    on(&node).remember("three", &["10.2.0.8"]);
+    node.del("three");
+    let (command, mut network) = on(&node).command("DEL", "four", &json!({}));
+    network["prevResult"]["cniVersion"] = "1.0.0".into();
+    network["prevResult"]["ips"] = json!([{"address": "10.1.0.4/24"}]);
+    wait(start(command, &network)).success();
+    assert_pool(&etcd, "10.1.0.3 three");
+    assert_eq!(etcd.get(other).as_deref(), Some("10.2.0.7 two\n10.2.0.9 four"));
 }
 
 #[test]

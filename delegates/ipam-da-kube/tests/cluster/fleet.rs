@@ -37,8 +37,6 @@ impl OldProgram for Old {
 }
 
 impl Store for Pools {
-    const RELEASES_BY_ID: bool = true;
-
     fn holds(&self, container: &str, ifname: &str) -> bool {
         let is_its = |entry: &Entry| {
             entry.id == container && entry.ifname.as_ref().is_none_or(|name| name == ifname)

@@ -25,7 +25,7 @@ use std::ops::ControlFlow;
 use etcd_client::{KeyValue, Txn, TxnOp};
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, View, ViewQuery};
 use ipam_kit::allocate::{Owner, requested_sets};
-use ipam_kit::cni::Verb;
+use ipam_kit::cni::{IpamResult, Verb};
 use ipam_kit::{Request, Result};
 use ipnet::IpNet;
 
@@ -53,6 +53,8 @@ pub(crate) struct WhereaboutsLedger {
     node_turn: NodeTurn,
     /// The pools of this network; none when its ranges cannot be read.
     network_pools: BTreeSet<IpNet>,
+    /// The addresses of the attachment by the runtime, on a DEL.
+    runtime_result: BTreeSet<IpAddr>,
     verb: Verb,
 }
 
@@ -63,6 +65,10 @@ impl WhereaboutsLedger {
     /// The state folder is missing.
     pub(crate) fn open(session: EtcdSession, store: &EtcdStore, request: &Request) -> Result<Self> {
         let state = request.state_dir()?;
+        let runtime_result = match request.verb {
+            Verb::Del => request.prev_result().unwrap_or_default(),
+            _ => IpamResult::default(),
+        };
         let network_pools = requested_sets(request).iter().flat_map(pools::pools_of).collect();
         Ok(Self {
             session,
@@ -72,6 +78,7 @@ impl WhereaboutsLedger {
             locks: PoolQueues::default(),
             node_turn: NodeTurn::new(&state, request.deadline),
             network_pools,
+            runtime_result: runtime_result.ips.iter().map(|ip| ip.address.addr()).collect(),
             verb: request.verb,
         })
     }

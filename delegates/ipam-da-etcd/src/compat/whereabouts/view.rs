@@ -115,6 +115,7 @@ fn owner_leases(
     let mut named: BTreeSet<IpAddr> = addresses_in_query(query);
     if query.known.is_empty() {
         named.extend(ledger.hints.of(query.owner)?);
+        named.extend(&ledger.runtime_result);
     }
     let held = leases_of(ledger, query.owner, found, pools, BareLines::Of(&named))?;
     // No record lists every lease of the owner: whereabouts gives an address for each ADD.
@@ -123,33 +124,40 @@ fn owner_leases(
         return Ok(held);
     }
     if ledger.network_pools.is_empty() {
-        refuse_unknown_pools(ledger, query.owner, found, pools)?;
+        pools.extend(read_unknown_pools(ledger, query.owner, found, &named)?);
     }
     leases_of(ledger, query.owner, found, pools, BareLines::All)
 }
 
-/// Fails if the container has a line in some pool, and only the ranges could tell of which network.
-fn refuse_unknown_pools(
+/// Reads the pools in which an owner has lines that no key lists, for a DEL without ranges: those
+/// with an address that the runtime remembers, else the only one that names the container.
+///
+/// # Errors
+/// Several name it, and only the ranges could tell which are of this network.
+fn read_unknown_pools(
     ledger: &mut WhereaboutsLedger,
     owner: &Owner,
     found: &OwnerKeys,
-    pools: &SeenPools,
-) -> Result<()> {
-    let mut others = SeenPools::new();
+    remembered: &BTreeSet<IpAddr>,
+) -> Result<SeenPools> {
+    let mut pools = SeenPools::new();
     for subnet in all_pools(ledger)? {
-        if !pools.contains_key(&subnet) {
-            others.extend(ledger.read(Vec::new(), [subnet])?.1);
-        }
+        pools.extend(ledger.read(Vec::new(), [subnet])?.1);
+        pools.retain(|_, pool| pool.value.lines_of(owner.container.as_str()).next().is_some());
     }
-    let left = leases_of(ledger, owner, found, &others, BareLines::All)?;
-    if left.leases.is_empty() {
-        return Ok(());
+    let mut left = leases_of(ledger, owner, found, &pools, BareLines::All)?.leases;
+    if left.iter().any(|lease| remembered.contains(&lease.address.addr())) {
+        left.retain(|lease| remembered.contains(&lease.address.addr()));
+    } else if left.iter().any(|lease| pool_of(lease) != pool_of(&left[0])) {
+        let message = "missing or invalid: several pools name the container, and only the ranges \
+                       tell which addresses belong to this network";
+        return Err(Error::config("ipam.ranges", message).advise(
+            "correct the ranges and call again, or run `ipam-delegated release NETWORK ADDRESS --yes`",
+        ));
     }
-    let message = "missing or invalid: only the ranges tell which addresses of the container \
-                   belong to this network";
-    Err(Error::config("ipam.ranges", message).advise(
-        "correct the ranges and call again, or run `ipam-delegated release NETWORK ADDRESS --yes`",
-    ))
+    let subnets: BTreeSet<IpNet> = left.iter().map(pool_of).collect();
+    pools.retain(|subnet, _| subnets.contains(subnet));
+    Ok(pools)
 }
 
 /// Returns every pool that the store has, without what it holds.
