@@ -200,6 +200,20 @@ fn without_ranges_a_line_is_released_where_only_one_network_can_be_meant() {
 }
 
 #[test]
+fn a_role_for_the_keys_of_pools_alone_is_refused_and_nothing_is_written() {
+    let etcd = Etcd::builder().auth("theirs", "pa55word", POOL).start();
+    let node = node(&etcd).with("username", "theirs").with("password", "pa55word");
+    etcd.put(POOL, "10.1.0.2 theirs");
+    for (verb, code) in [("ADD", 103), ("DEL", 103), ("STATUS", 50)] {
+        let (found, text) = node.call(verb, if verb == "STATUS" { "" } else { "theirs" }).failure();
+        assert_eq!(found, code, "{text}");
+        assert!(text.contains("permission denied"), "{text}");
+    }
+    assert_eq!(etcd.keys("/"), [POOL]);
+    assert_pool(&etcd, "10.1.0.2 theirs");
+}
+
+#[test]
 fn gc_and_release_remove_lines_of_their_owners_alone() {
     let etcd = Etcd::start();
     let node = node(&etcd);
