@@ -7,6 +7,7 @@ use ipam_kit::{ErrorCode, Request, Result};
 use ipam_servers::{Failover, PATIENCE, Service, Transport};
 
 use crate::config::EtcdStore;
+use crate::connection::TxnMaker;
 use crate::credentials::EtcdCredentials;
 use crate::endpoint::Endpoint;
 use crate::keys::plain;
@@ -93,7 +94,8 @@ impl EtcdClient {
     /// # Errors
     /// No server answers in time, or the store refuses the request.
     pub(crate) fn read(&mut self, txn: &Txn) -> Result<EtcdAnswer> {
-        self.servers.read(txn)
+        let make: TxnMaker<'_> = &|| txn.clone();
+        self.servers.read(make)
     }
 
     /// Changes something; `None` when it may have been done, or may still be.
@@ -101,7 +103,15 @@ impl EtcdClient {
     /// # Errors
     /// The change was not done, and will not be.
     pub(crate) fn write(&mut self, txn: &Txn) -> Result<Option<EtcdAnswer>> {
-        self.servers.write(txn)
+        self.write_made(&|| txn.clone())
+    }
+
+    /// Changes something by a transaction that may be long, so that it is not copied.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub(crate) fn write_made(&mut self, make: TxnMaker<'_>) -> Result<Option<EtcdAnswer>> {
+        self.servers.write(make)
     }
 
     /// Tells whether the latest request was refused because this caller has no right to some key in

@@ -22,6 +22,9 @@ const WINDOW: u32 = 1024 * 1024;
 /// The largest answer that is read, in bytes: many times that of a page.
 const LARGEST: usize = 64 * 1024 * 1024;
 
+/// Makes a transaction, once for each try to send it.
+pub(crate) type TxnMaker<'a> = &'a dyn Fn() -> Txn;
+
 /// A connection to one server.
 pub(crate) struct Connection {
     channel: tonic::transport::Channel,
@@ -62,10 +65,10 @@ impl Connection {
     /// Sends a transaction; after a token that is not known any more, once more with a new one.
     pub(crate) async fn send(
         &mut self,
-        txn: &Txn,
+        make: TxnMaker<'_>,
         credentials: Option<&mut EtcdCredentials>,
     ) -> Result<TxnResponse, GrpcFailure> {
-        let error = match self.kv.txn(txn.clone()).await {
+        let error = match self.kv.txn(make()).await {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
@@ -73,7 +76,7 @@ impl Connection {
             (GrpcFailure::StaleToken, Some(credentials)) => {
                 let token = authenticate(&self.channel, credentials).await?;
                 (self.kv, self.leases) = clients(&self.channel, token.as_deref()).await?;
-                let answer = self.kv.txn(txn.clone()).await;
+                let answer = self.kv.txn(make()).await;
                 answer.map_err(|error| GrpcFailure::of_request(&error, Some(credentials)))
             }
             (failure, _) => Err(failure),

@@ -3,14 +3,14 @@
 use std::future::Future;
 use std::time::Duration;
 
-use etcd_client::{LeaseClient, Txn, TxnResponse};
+use etcd_client::{LeaseClient, TxnResponse};
 use ipam_kit::{Error, ErrorCode, Result};
 use ipam_servers::{RequestError, Transport, words};
 use tokio::runtime::{Builder, Runtime};
 use tonic::transport::ClientTlsConfig;
 
 use crate::config::EtcdStore;
-use crate::connection::Connection;
+use crate::connection::{Connection, TxnMaker};
 use crate::credentials::EtcdCredentials;
 use crate::endpoint::Endpoint;
 use crate::grpc_failure::GrpcFailure;
@@ -84,13 +84,13 @@ impl Grpc {
     }
 }
 
-impl Transport<&Txn> for Grpc {
+impl Transport<TxnMaker<'_>> for Grpc {
     type Answer = EtcdAnswer;
 
     fn ask(
         &mut self,
         index: usize,
-        txn: &mut &Txn,
+        make: &mut TxnMaker<'_>,
         patience: Duration,
     ) -> Result<EtcdAnswer, RequestError> {
         self.denied = false;
@@ -108,7 +108,7 @@ impl Transport<&Txn> for Grpc {
                 }
             };
             sent = true;
-            let response = connection.send(txn, credentials.as_mut()).await?;
+            let response = connection.send(*make, credentials.as_mut()).await?;
             Ok::<_, GrpcFailure>((connection, response))
         });
         let failure = match answered {

@@ -58,8 +58,10 @@ pub(super) fn commit(
     };
     let subnets = subnets_of(change, &planned.chosen);
     let txn = change_txn(ledger, owner, token, change, &planned, &subnets);
-    let txn = txn.transaction(&ledger.locks);
-    let Some(answer) = ledger.session.client.write(&txn)? else { return Ok(Commit::Unknown) };
+    let WhereaboutsLedger { session, keys, locks, .. } = &mut *ledger;
+    let Some(answer) = session.client.write_made(&|| txn.transaction(keys, locks))? else {
+        return Ok(Commit::Unknown);
+    };
     if answer.response.succeeded() {
         return finish(ledger, owner, token, change, planned, &answer);
     }
@@ -173,7 +175,7 @@ fn subnets_of(change: &Change<'_>, chosen: &[IpAddr]) -> Vec<IpNet> {
 }
 
 fn change_txn<'a>(
-    ledger: &'a WhereaboutsLedger,
+    ledger: &WhereaboutsLedger,
     owner: &Owner,
     token: &'a EtcdViewToken,
     change: &Change<'_>,
@@ -197,9 +199,9 @@ fn change_txn<'a>(
     guards.extend(token.guessed_by.iter().map(|mark| ledger.written.guard(mark)));
     writes.extend(planned.mark.iter().map(|mark| ledger.written.write(mark)));
     let reads = vec![session.keys.read_owner(owner), TxnOp::get(session.keys.latest(), None)];
-    let (keys, seen, values) = (&ledger.keys, &token.pools, &planned.values);
+    let (seen, values) = (&token.pools, &planned.values);
     let only_releases = change.claim.is_empty() && change.keep.is_empty();
-    PoolTxn { keys, subnets, seen, values, guards, writes, reads, only_releases }
+    PoolTxn { subnets, seen, values, guards, writes, reads, only_releases }
 }
 
 /// Returns the outcome of a change that was written.
@@ -259,7 +261,8 @@ fn withdraw(
     let token = EtcdViewToken { guard, pools, ..EtcdViewToken::default() };
     let subnets = subnets_of(change, &planned.chosen);
     let txn = change_txn(ledger, owner, &token, change, &planned, &subnets);
-    let answer = ledger.session.client.write(&txn.transaction(&ledger.locks))?;
+    let WhereaboutsLedger { session, keys, locks, .. } = ledger;
+    let answer = session.client.write_made(&|| txn.transaction(keys, locks))?;
     Ok(answer.is_some_and(|answer| answer.response.succeeded()))
 }
 

@@ -12,7 +12,6 @@ use crate::pool_value::{PoolValues, SeenPools};
 /// the mutex of a pool.
 #[derive(Debug)]
 pub(super) struct PoolTxn<'a> {
-    pub(super) keys: &'a ValueKeys,
     /// The pools that the change relies on.
     pub(super) subnets: &'a [IpNet],
     pub(super) seen: &'a SeenPools,
@@ -30,18 +29,18 @@ pub(super) struct PoolTxn<'a> {
 
 impl PoolTxn<'_> {
     /// Returns the transaction. A refused one reads everything that it relies on.
-    pub(super) fn transaction(&self, locks: &PoolQueues) -> Txn {
+    pub(super) fn transaction(&self, keys: &ValueKeys, locks: &PoolQueues) -> Txn {
         let mut guards = self.guards.clone();
         let mut writes = self.writes.clone();
         let mut reads = self.reads.clone();
-        guards.extend(locks.guards(self.keys, self.subnets));
-        reads.extend(locks.reads(self.keys, self.subnets));
+        guards.extend(locks.guards(keys, self.subnets));
+        reads.extend(locks.reads(keys, self.subnets));
         for subnet in self.subnets {
             let Some(seen) = self.seen.get(subnet) else { continue };
-            guards.push(self.keys.unchanged(*subnet, seen));
-            reads.push(self.keys.read(*subnet));
+            guards.push(keys.unchanged(*subnet, seen));
+            reads.push(keys.read(*subnet));
             if let Some(value) = self.values.get(subnet) {
-                writes.push(TxnOp::put(self.keys.pool(*subnet), value.as_str(), None));
+                writes.push(TxnOp::put(keys.pool(*subnet), value.as_str(), None));
             }
         }
         // A server that is out of space refuses writes, but not those of an inner transaction.

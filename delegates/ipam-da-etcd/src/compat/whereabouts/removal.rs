@@ -65,8 +65,8 @@ fn remove_batch(ledger: &mut WhereaboutsLedger, batch: &[Entry]) -> Result<Vec<E
         let WhereaboutsLedger { session, keys, locks, node_turn, .. } = ledger;
         let (seen, values, subnets) = (&seen, &changed_values(&seen, &next), &subnets[..]);
         let (reads, only_releases) = (Vec::new(), true);
-        let txn = PoolTxn { keys, subnets, seen, values, guards, writes, reads, only_releases };
-        let Some(answer) = session.client.write(&txn.transaction(locks))? else {
+        let txn = PoolTxn { subnets, seen, values, guards, writes, reads, only_releases };
+        let Some(answer) = session.client.write_made(&|| txn.transaction(keys, locks))? else {
             return Err(may_be_held(gone.iter().map(|entry| entry.lease.address.addr())));
         };
         session.check_answer(&answer)?;
