@@ -13,11 +13,17 @@ use ipnet::IpNet;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PoolValue(Arc<ParsedText>);
 
-/// The text of a value, and the address of each of its lines.
+/// The text of a value, and the address of each line with its place, so that none is searched twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ParsedText {
     text: String,
-    addresses: Vec<IpAddr>,
+    lines: Vec<ParsedLine>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ParsedLine {
+    address: IpAddr,
+    start: usize,
 }
 
 /// A lease of a pool. The id names a container, which may hold several.
@@ -48,6 +54,9 @@ pub(crate) struct MalformedLine {
     number: usize,
     reason: &'static str,
 }
+
+/// The length of a short line, in bytes.
+const SHORT_LINE: usize = 16;
 
 const NO_SPACE: &str = "has no space between address and id";
 
@@ -83,14 +92,18 @@ impl PoolValue {
             let number = 1 + valid.iter().filter(|byte| **byte == b'\n').count();
             MalformedLine { number, reason: "is not UTF-8" }
         })?;
-        let mut addresses = Vec::new();
+        // Room that no line needs costs no memory.
+        let mut lines = Vec::with_capacity(text.len() / SHORT_LINE);
         if !text.is_empty() {
+            let mut start = 0;
             for (line, number) in text.split('\n').zip(1..) {
-                let address = address_of(line);
-                addresses.push(address.map_err(|reason| MalformedLine { number, reason })?);
+                let address =
+                    address_of(line).map_err(|reason| MalformedLine { number, reason })?;
+                lines.push(ParsedLine { address, start });
+                start += line.len() + 1;
             }
         }
-        Ok(Self(Arc::new(ParsedText { text, addresses })))
+        Ok(Self(Arc::new(ParsedText { text, lines })))
     }
 
     /// Returns the value as whereabouts writes it.
@@ -100,7 +113,7 @@ impl PoolValue {
 
     /// The address of every lease.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
-        self.0.addresses.iter().copied()
+        self.0.lines.iter().map(|line| line.address)
     }
 
     /// Every lease.
@@ -110,7 +123,6 @@ impl PoolValue {
 
     /// The leases of a container.
     pub(crate) fn lines_of<'a>(&'a self, id: &'a str) -> impl Iterator<Item = PoolLine<'a>> {
-        // Most lines need not be split.
         let lines = self.texts().filter(move |(_, line)| line.ends_with(id));
         lines
             .map(|(address, line)| PoolLine { address, id: id_of(line) })
@@ -124,17 +136,16 @@ impl PoolValue {
 
     /// Returns the holder of an address.
     pub(crate) fn holder(&self, address: IpAddr) -> Option<&str> {
-        let position = self.addresses().position(|held| held == address)?;
-        self.as_str().split('\n').nth(position).map(id_of)
+        self.texts().find(|(held, _)| *held == address).map(|(_, line)| id_of(line))
     }
 
     /// Adds a lease.
     pub(crate) fn add(&mut self, address: IpAddr, id: &str) {
         let between = if self.as_str().is_empty() { "" } else { "\n" };
         let text = [self.as_str(), &format!("{between}{address} {id}")].concat();
-        let mut addresses = self.0.addresses.clone();
-        addresses.push(address);
-        self.0 = Arc::new(ParsedText { text, addresses });
+        let mut lines = self.0.lines.clone();
+        lines.push(ParsedLine { address, start: self.as_str().len() + between.len() });
+        self.0 = Arc::new(ParsedText { text, lines });
     }
 
     /// Removes a lease as whereabouts does: the last line takes its place. Answers whether it was
@@ -144,18 +155,30 @@ impl PoolValue {
         let Some(position) = self.texts().position(is_gone) else {
             return false;
         };
-        let mut lines: Vec<&str> = self.as_str().split('\n').collect();
-        lines.swap_remove(position);
-        let text = lines.join("\n");
-        let mut addresses = self.0.addresses.clone();
-        addresses.swap_remove(position);
-        self.0 = Arc::new(ParsedText { text, addresses });
+        let text = self.as_str();
+        let mut lines = self.0.lines.clone();
+        let gone = lines.swap_remove(position);
+        let text = match &mut lines[position..] {
+            [] => text[..gone.start].strip_suffix('\n').unwrap_or_default().to_owned(),
+            [moved, later @ ..] => {
+                let end = self.0.lines[position + 1].start - 1;
+                let (line, between) = (&text[moved.start..], &text[end..moved.start - 1]);
+                moved.start = gone.start;
+                for other in later {
+                    other.start = other.start + line.len() - (end - gone.start);
+                }
+                [&text[..gone.start], line, between].concat()
+            }
+        };
+        self.0 = Arc::new(ParsedText { text, lines });
         true
     }
 
     /// Every line, with its address.
     fn texts(&self) -> impl Iterator<Item = (IpAddr, &str)> {
-        self.addresses().zip(self.as_str().split('\n'))
+        let ParsedText { text, lines } = &*self.0;
+        let ends = lines.iter().skip(1).map(|next| next.start - 1).chain([text.len()]);
+        lines.iter().zip(ends).map(|(line, end)| (line.address, &text[line.start..end]))
     }
 }
 
@@ -213,6 +236,7 @@ mod tests {
         }
         assert!(value.remove("10.1.0.1".parse().unwrap(), "c1"));
         assert!(!value.remove("10.1.0.1".parse().unwrap(), "c1"));
+        assert_eq!(PoolValue::parse(value.as_str().into()), Ok(value.clone()));
         assert_eq!(
             value.as_str(),
             "10.1.0.9 \n10.1.0.2 c1\n2001:db8::7 c2\n10.1.0.3 with a space\n10.1.0.1 c3"
@@ -220,6 +244,7 @@ mod tests {
         assert_eq!(old_parse(value.as_str()), told(&value));
         for PoolLine { address, id } in value.clone().lines() {
             assert!(value.has(address, id) && value.remove(address, id));
+            assert_eq!(PoolValue::parse(value.as_str().into()), Ok(value.clone()));
         }
         assert_eq!(value.as_str(), "");
     }
