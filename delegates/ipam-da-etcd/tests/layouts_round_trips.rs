@@ -203,3 +203,25 @@ fn a_large_value_of_whereabouts_is_read_and_not_guessed() {
         assert_eq!(requests(&etcd, || drop(node.add(container))), 2, "{container}");
     }
 }
+
+#[test]
+fn a_dense_pool_of_whereabouts_is_searched_in_one_view() {
+    let etcd = Etcd::start();
+    let line = |n: usize| format!("10.1.{}.{} other", n / 256, n % 256);
+    let lines = (2..3000).rev().filter(|n| *n != 700).map(line);
+    etcd.put("/whereabouts/10.1.0.0/16", &lines.collect::<Vec<_>>().join("\n"));
+    let lowest = whereabouts_node(&etcd).with_subnets(&["10.1.0.0/16"]);
+    let add = |node: &Node, container: &str| {
+        let mut result = Value::Null;
+        assert_eq!(requests(&etcd, || result = node.add(container)), 2, "{container}");
+        addresses(&result)[0].clone()
+    };
+    assert_eq!(add(&lowest, "c1"), "10.1.2.188");
+    assert_eq!(add(&lowest, "c2"), "10.1.11.184");
+    let next = lowest.with_in_pools("strategy", "round-robin");
+    assert_eq!(add(&next, "c3"), "10.1.11.185");
+    next.del("c1");
+    assert_eq!(add(&next, "c4"), "10.1.11.186");
+    let any = next.with_in_pools("strategy", "random");
+    assert_ne!(add(&any, "c5"), "10.1.11.187");
+}

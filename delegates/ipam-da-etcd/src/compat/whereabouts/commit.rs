@@ -336,7 +336,7 @@ fn lost_by_stale_view(
     let session = &mut ledger.session;
     let guard = take_off_lost(session, held.own.as_ref(), leases.guard)?;
     let requests = change.claim.iter().map(|claim| claim.request);
-    let views = pool_views(session, requests, &pools);
+    let views = pool_views(session, requests, &[], &pools);
     let token = EtcdViewToken { guard, pools, ..EtcdViewToken::default() };
     let view = View { held: leases.leases, sure: true, pools: views, token };
     // Pools whose leases were kept are not in it.

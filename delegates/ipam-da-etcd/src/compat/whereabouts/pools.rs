@@ -116,8 +116,12 @@ pub(super) fn holds(pools: &SeenPools, lease: &Lease, id: &str) -> bool {
     pools.get(&pool_of(lease)).is_some_and(|pool| pool.value.has(lease.address.addr(), id))
 }
 
-/// Returns the addresses that are taken in some pools.
-pub(super) fn taken(pools: &SeenPools, subnets: &BTreeSet<IpNet>) -> BTreeSet<IpAddr> {
+/// Returns the addresses that are taken in some pools, as far as they count.
+pub(super) fn taken(
+    pools: &SeenPools,
+    subnets: &BTreeSet<IpNet>,
+    counts: &dyn Fn(IpAddr) -> bool,
+) -> BTreeSet<IpAddr> {
     let pools = subnets.iter().filter_map(|subnet| pools.get(subnet));
-    pools.flat_map(|pool| pool.value.addresses()).collect()
+    pools.flat_map(|pool| pool.value.addresses()).filter(|address| counts(*address)).collect()
 }

@@ -1,13 +1,16 @@
 //! The view before a commit: the owner's keys and the values of pools, in one transaction.
 
 use std::collections::BTreeSet;
+use std::iter::repeat;
 use std::net::IpAddr;
 
-use ipam_kit::allocate::ledger::{PoolView, Used, View, ViewQuery};
+use ipam_kit::allocate::ledger::{PoolView, Scan, Used, View, ViewQuery};
 use ipam_kit::allocate::owner_commit::OwnerGuard;
 use ipam_kit::allocate::owner_index::LeaseRevision;
-use ipam_kit::allocate::{Lease, Owner, PoolRequest};
+use ipam_kit::allocate::search::Search;
+use ipam_kit::allocate::{Lease, Owner, PoolRequest, Strategy};
 use ipam_kit::cni::Verb;
+use ipam_kit::pool::RangeSet;
 use ipam_kit::{Error, Result};
 use ipnet::IpNet;
 
@@ -48,7 +51,7 @@ pub(super) fn view(
         Verb::Del => take_off_lost(&mut ledger.session, found.own.as_ref(), held.guard)?,
         _ => held.guard,
     };
-    let views = pool_views(&ledger.session, query.requests, &pools);
+    let views = pool_views(&ledger.session, query.requests, query.scans, &pools);
     let token = EtcdViewToken { guard, pools, ..EtcdViewToken::default() };
     // Every read of ours is linearizable: what it does not show is not there.
     Ok(View { held: held.leases, sure: true, pools: views, token })
@@ -77,10 +80,11 @@ fn guess(
     let sets = query.requests.iter().filter_map(|request| request.set.as_ref());
     let subnets = sets.flat_map(pools_of).chain(query.known.iter().map(pool_of)).collect();
     let Some((pools, mark)) = written.read(&subnets) else { return Ok(None) };
-    let mut views = pool_views(session, query.requests, &pools);
+    let mut views = pool_views(session, query.requests, query.scans, &pools);
     for (view, request) in views.iter_mut().zip(query.requests) {
         // That all addresses are taken has to be read.
-        if let Used::All(taken) = std::mem::take(&mut view.used) {
+        if let Used::All(taken) = &mut view.used {
+            let taken = std::mem::take(taken);
             let ranges = request.set.iter().flat_map(|set| set.ranges());
             let windows = ranges.map(|range| (range.start(), range.end())).collect();
             view.used = Used::Windows(windows, taken);
@@ -171,12 +175,39 @@ fn all_pools(ledger: &mut WhereaboutsLedger) -> Result<BTreeSet<IpNet>> {
 pub(super) fn pool_views<'a>(
     session: &EtcdSession,
     requests: impl IntoIterator<Item = &'a PoolRequest> + Clone,
+    scans: &[Scan],
     pools: &SeenPools,
 ) -> Vec<PoolView> {
     let mut views = pools_by_cursor(session, requests.clone(), &EtcdViewToken::default());
-    for (view, request) in views.iter_mut().zip(requests) {
-        let subnets = request.set.as_ref().map(pools_of).unwrap_or_default();
-        view.used = Used::All(taken(pools, &subnets));
+    let scans = scans.iter().copied().chain(repeat(Scan::None));
+    for ((view, request), scan) in views.iter_mut().zip(requests).zip(scans) {
+        let Some(set) = &request.set else { continue };
+        view.used = match scan {
+            Scan::None => used(request, &request.leasable(set), pools, view.cursor),
+            _ => Used::All(taken(pools, &pools_of(set), &|_| true)),
+        };
     }
     views
+}
+
+/// Returns the taken addresses of the first window of a pool with a free one. To sort those of the
+/// whole pool would cost more than all else of a view.
+fn used(request: &PoolRequest, set: &RangeSet, pools: &SeenPools, cursor: Option<IpAddr>) -> Used {
+    let subnets = pools_of(set);
+    let avoid = &BTreeSet::new();
+    let search = Search { set, strategy: request.strategy, random: 0, avoid };
+    let mut scan = match request.strategy {
+        Strategy::Random => None,
+        _ => search.next_scan(Scan::None, cursor),
+    };
+    while let Some(Scan::Range(from, to)) = scan {
+        let taken = taken(pools, &subnets, &|address| (from..=to).contains(&address));
+        let used = Used::Windows(vec![(from, to)], taken);
+        let view = PoolView { used, cursor, ..PoolView::default() };
+        if !search.candidates(&view, 1).is_empty() {
+            return view.used;
+        }
+        scan = search.next_scan(Scan::Range(from, to), cursor);
+    }
+    Used::All(taken(pools, &subnets, &|_| true))
 }
