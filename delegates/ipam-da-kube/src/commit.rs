@@ -114,11 +114,15 @@ fn confirm_and_release(
         }
     }
     let doomed: Vec<HeldLease> = change.drop.iter().filter_map(held_of).cloned().collect();
-    if session.release(&doomed)?.changed.is_empty() {
-        return Ok(Outcome::Done(kept));
+    let unreleased = session.release(&doomed)?;
+    if !unreleased.changed.is_empty() {
+        session.trusts_notes = false;
+        return Ok(Outcome::Lost);
     }
-    session.trusts_notes = false;
-    Ok(Outcome::Lost)
+    if unreleased.needs_proof() {
+        session.prove_cluster()?;
+    }
+    Ok(Outcome::Done(kept))
 }
 
 impl LeaseSession {

@@ -98,7 +98,10 @@ impl Ledger for IpPools {
         let LeaseSession { store, overlap_check, is_sticky, .. } = &mut self.session;
         // `lint`, which asks for them, names missing rights before another call needs them.
         store.check_rights(*overlap_check, *is_sticky)?;
-        self.session.foreign_entries()
+        let remark = store.cluster_remark()?;
+        let mut entries = self.session.foreign_entries()?;
+        entries.extend(remark);
+        Ok(entries)
     }
 
     fn ranges(&mut self, request: &PoolRequest) -> Result<RangeSet> {

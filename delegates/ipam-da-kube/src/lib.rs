@@ -6,6 +6,7 @@
 #![warn(unreachable_pub)]
 
 mod claim;
+mod cluster;
 mod commit;
 mod config;
 mod freed_notes;

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use ipam_kit::allocate::owner_index::now;
-use ipam_kit::allocate::store_memory::{StoreMemory, untrusted};
+use ipam_kit::allocate::store_memory::{StoreMemory, is_refusal_recent, untrusted};
 use ipam_kit::cni::NetworkName;
 use ipam_kit::host::StateDir;
 use ipam_kit::{Error, Result};
@@ -43,6 +43,12 @@ struct NetworkNote {
     /// Whether this node has claimed a sticky name.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     sticky: bool,
+    /// The uid of the cluster in which this node has claimed leases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<String>,
+    /// When the server last refused to tell it, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster_refused: Option<u64>,
 }
 
 /// The note of a pool.
@@ -66,9 +72,14 @@ pub(crate) struct PoolNote {
 const LIST: u64 = 600_000;
 
 impl PoolNote {
+    /// Returns whether this node has seen the pool before.
+    pub(crate) fn is_known(&self) -> bool {
+        !self.uid.is_empty()
+    }
+
     /// Returns whether a pool is the noted one, in the noted state or a later one.
     pub(crate) fn is_of(&self, seen: &Metadata) -> bool {
-        !self.uid.is_empty()
+        self.is_known()
             && self.uid == seen.uid
             && seen.version().is_none_or(|version| version >= self.version)
     }
@@ -172,16 +183,57 @@ impl KubeMemory {
         before: &PoolNote,
         seen: Option<&Metadata>,
     ) -> Result<()> {
-        let is_same = before.uid.is_empty() || seen.is_some_and(|seen| before.is_of(seen));
+        let is_same = !before.is_known() || seen.is_some_and(|seen| before.is_of(seen));
         if is_same || self.trusting {
             return Ok(());
         }
         let [namespace, name] = place;
         let sight = format!("the IPPool {namespace}/{name} {}", before.difference(seen));
-        self.network.remember(|note| {
-            note.restored.insert(namespace.to_owned(), sight.clone());
-        });
+        self.remember_restored(namespace, &sight);
         Err(restored(&sight))
+    }
+
+    fn remember_restored(&mut self, namespace: &str, sight: &str) {
+        self.network.remember(|note| {
+            note.restored.insert(namespace.to_owned(), sight.to_owned());
+        });
+    }
+
+    /// Returns the uid of the cluster in which this node has claimed leases, if it is known. A call
+    /// that trusts any store has none to compare.
+    pub(crate) fn cluster(&self) -> Option<String> {
+        self.network.record().cluster.clone().filter(|_| !self.trusting)
+    }
+
+    /// Remembers the cluster, unless another call has done so.
+    pub(crate) fn remember_cluster(&mut self, uid: &str) {
+        self.network.remember_hint(|note| {
+            note.cluster.get_or_insert_with(|| uid.to_owned());
+            note.cluster_refused = None;
+        });
+    }
+
+    /// Compares the cluster of a claim with the noted one.
+    ///
+    /// # Errors
+    /// Code 11: it is another one. The namespace is then one of a restored server.
+    pub(crate) fn check_cluster(&mut self, namespace: &str, noted: &str, seen: &str) -> Result<()> {
+        if seen == noted {
+            return Ok(());
+        }
+        let sight = format!("the cluster has the uid {seen}, and this node has seen {noted}");
+        self.remember_restored(namespace, &sight);
+        Err(restored(&sight))
+    }
+
+    /// Returns whether the server refused lately to tell its cluster.
+    pub(crate) fn is_cluster_refused(&self) -> bool {
+        self.network.record().cluster_refused.is_some_and(is_refusal_recent)
+    }
+
+    /// Remembers that the server refused to tell its cluster.
+    pub(crate) fn remember_cluster_refusal(&mut self) {
+        self.network.remember_hint(|note| note.cluster_refused = Some(now()));
     }
 
     /// Remembers the state of a pool.
@@ -237,7 +289,10 @@ impl KubeMemory {
                 Err(Error::io(format!("cannot remove {}", pools.display()), error)
                     .advise("check rights and mount of the state folder, and call again"))
             }
-            _ => self.network.accept(|note| note.restored.clear()),
+            _ => self.network.accept(|note| {
+                note.restored.clear();
+                note.cluster = None;
+            }),
         }
     }
 

@@ -43,10 +43,17 @@ pub(crate) struct Unreleased {
     gone: BTreeSet<Place>,
     /// Their release failed.
     failed: BTreeSet<Place>,
+    /// Whether a pool is missing, or another one than this node has noted.
+    is_strange: bool,
     errors: Vec<Error>,
 }
 
 impl Unreleased {
+    /// Returns whether leases were not found, and no pool shows that the cluster is the noted one.
+    pub(crate) fn needs_proof(&self) -> bool {
+        self.is_strange && !self.gone.is_empty()
+    }
+
     fn fail<'l>(&mut self, leases: impl IntoIterator<Item = &'l HeldLease>, error: Error) {
         self.failed.extend(leases.into_iter().map(HeldLease::place));
         self.errors.push(error);
@@ -111,7 +118,7 @@ impl LeaseSession {
             let sticky = held.iter_mut().filter_map(|held| held.mark.sticky.as_mut());
             sticky.for_each(|sticky| sticky.keep_seconds = 0);
         }
-        let Unreleased { changed, gone, failed, mut errors } = self.try_release(&held);
+        let Unreleased { changed, gone, failed, mut errors, .. } = self.try_release(&held);
         let is_kept = |entry: &Entry| matches!(entry.fault, Some(Fault::Kept(_)));
         let unowned = entries.iter().filter(|entry| entry.holder.is_none() && !is_kept(entry));
         errors.extend(unowned.map(|entry| self.without_id(entry.lease.address)));
@@ -255,11 +262,17 @@ impl LeaseSession {
                     }
                     return Ok(());
                 }
-                Outcome::Missing => return Ok(()),
+                Outcome::Missing => {
+                    unreleased.is_strange = true;
+                    return Ok(());
+                }
                 Outcome::Lost => {}
                 Outcome::Unknown => is_unknown = true,
             }
-            let Some(pool) = self.store.read_pool(&name)? else { return Ok(()) };
+            let pool = self.store.read_pool(&name)?;
+            let noted = self.memory.pool(&name);
+            unreleased.is_strange |= !pool.as_ref().is_some_and(|pool| noted.is_of(&pool.metadata));
+            let Some(pool) = pool else { return Ok(()) };
             lacks_annotations = pool.metadata.annotations.is_empty();
             let mut given_on = Vec::new();
             left.retain_mut(|lease| match compare(&pool, lease) {

@@ -89,7 +89,10 @@ impl ObjectStore {
         self.read_core(&core("nodes", name))
     }
 
-    fn read_core<T: DeserializeOwned>(&mut self, resource: &Resource<'_>) -> Result<Option<T>> {
+    pub(crate) fn read_core<T: DeserializeOwned>(
+        &mut self,
+        resource: &Resource<'_>,
+    ) -> Result<Option<T>> {
         self.kube.get(resource).map_err(explain(resource.plural))
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
         false => BTreeMap::new(),
     };
     let turns = session.locks.take(&requested.keys().cloned().collect());
-    let mut pools = BTreeMap::new();
+    let (mut pools, mut is_new_pool) = (BTreeMap::new(), false);
     for (name, subnet) in pools_to_read(session, query, note.as_ref(), requested.clone()) {
         let before = session.memory.pool(&name);
         let shown = ReadPool::read(session, &name, subnet)?;
@@ -50,8 +50,12 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
             session.memory.check_pool(place, &before, metadata)?;
             let entries = shown.entries().map(|(_, _, entry)| entry);
             session.memory.compare_schema(entries, session.overlap_check);
+            is_new_pool |= !before.is_known();
         }
         pools.insert(name, shown);
+    }
+    if is_claim {
+        session.meet_cluster(is_new_pool)?;
     }
     if pools.is_empty() && query.need == Need::Proof {
         pools = pools_of_owner(session, query.owner)?;
@@ -62,7 +66,8 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
             others.insert(name.clone(), ReadPool::read(session, &name, subnet)?);
         }
     }
-    let held = OwnerSearch::new(session, query, note).leases(&pools)?;
+    let held = OwnerSearch::new(session, query, note.clone()).leases(&pools)?;
+    session.prove_lost(query, note.as_ref(), &held, &pools)?;
     session.end_expired(query, &held, &mut pools, &others)?;
     let shown: Vec<&ReadPool> = pools.values().chain(others.values()).collect();
     let mut taken = BTreeSet::new();

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+mod another_cluster;
 mod beside;
 #[path = "../common/mod.rs"]
 mod common;

@@ -22,6 +22,7 @@ const GET: &str = "GET ippools/10.1.2.0-24 200";
 const GET_MISSING: &str = "GET ippools/10.1.2.0-24 404";
 const PATCH: &str = "PATCH ippools/10.1.2.0-24 200";
 const LIST: &str = "LIST ippools 200";
+const CLUSTER: &str = "GET namespaces/kube-system 200";
 const MAKE: &str = "POST ippools 201";
 const RESERVE: &str = "POST overlappingrangeipreservations 201";
 
@@ -53,7 +54,7 @@ fn reservation(verb: &str, address: &str) -> String {
 fn with_reservations() {
     let counter = Counter::new(&v094());
     let (node, other) = (counter.node("node-1"), counter.node("node-2"));
-    counter.assert_sends(&[LIST, GET_MISSING, MAKE, RESERVE], || drop(node.add("first")));
+    counter.assert_sends(&[LIST, GET_MISSING, CLUSTER, MAKE, RESERVE], || drop(node.add("first")));
     let mut result = Value::Null;
     counter.assert_sends(&[GET, PATCH, RESERVE], || result = node.add("c1"));
     let address = addresses(&result).swap_remove(0);
@@ -66,7 +67,7 @@ fn with_reservations() {
     counter.assert_sends(&[GET], || node.del("c1"));
     counter.assert_sends(&[GET], || node.del("unknown"));
     // Another node meets the pool, and takes the address that is free.
-    counter.assert_sends(&[LIST, GET, PATCH, RESERVE], || drop(other.add("c2")));
+    counter.assert_sends(&[LIST, GET, CLUSTER, PATCH, RESERVE], || drop(other.add("c2")));
     // Without its leases a DEL reads the present state of each.
     let read = reservation("GET", &address);
     counter.assert_sends(&[GET, &read, &delete, PATCH], || other.del("c2"));
@@ -108,7 +109,7 @@ fn a_del_that_nothing_helps_lists_the_pools() {
 fn without_reservations() {
     let counter = Counter::new(&Crds::shipped());
     let node = counter.node("node-1").with("overlapCheck", false);
-    counter.assert_sends(&[GET_MISSING, MAKE], || drop(node.add("first")));
+    counter.assert_sends(&[GET_MISSING, CLUSTER, MAKE], || drop(node.add("first")));
     let mut result = Value::Null;
     counter.assert_sends(&[GET, PATCH], || result = node.add("c1"));
     counter.assert_sends(&[GET, PATCH], || result = node.add("c1"));
@@ -139,7 +140,7 @@ fn pools_that_overlap_are_read_and_changed_along() {
     wide.add("wide");
     let node = counter.node("node-2");
     let (get_wide, patch_wide) = ("GET ippools/10.1.0.0-16 200", "PATCH ippools/10.1.0.0-16 200");
-    let first = [LIST, GET_MISSING, get_wide, MAKE, RESERVE, patch_wide];
+    let first = [LIST, GET_MISSING, CLUSTER, get_wide, MAKE, RESERVE, patch_wide];
     counter.assert_sends(&first, || drop(node.add("c1")));
     // A node that knows both lists nothing.
     let later = [GET, get_wide, PATCH, RESERVE, patch_wide];
@@ -166,7 +167,7 @@ fn an_ipv6_pool_that_is_new_is_looked_for_under_the_name_of_0_3_too() {
     let counter = Counter::new(&v094());
     let node = counter.node("node-1").with_subnets(&["fd00:1::/64"]);
     let missing = ["fd00-1---64", "fd00-1--64"].map(|name| format!("GET ippools/{name} 404"));
-    let first = [LIST, &missing[0], &missing[1], MAKE, RESERVE];
+    let first = [LIST, &missing[0], CLUSTER, &missing[1], MAKE, RESERVE];
     counter.assert_sends(&first, || drop(node.add("c1")));
     let known = ["GET ippools/fd00-1---64 200", "PATCH ippools/fd00-1---64 200", RESERVE];
     counter.assert_sends(&known, || drop(node.add("c2")));

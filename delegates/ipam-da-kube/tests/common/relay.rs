@@ -134,7 +134,8 @@ impl Way {
 impl Ask {
     fn line(&self, status: u16) -> String {
         let path = self.target.split('?').next().unwrap();
-        let object = path.splitn(7, '/').last().unwrap();
+        let object = path.strip_prefix("/api/v1/");
+        let object = object.unwrap_or_else(|| path.splitn(7, '/').last().unwrap());
         let is_list = self.method == "GET" && !object.contains('/');
         format!("{} {object} {status}", if is_list { "LIST" } else { &self.method })
     }
