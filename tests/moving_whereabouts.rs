@@ -222,7 +222,7 @@ impl<'a> Moved<'a> {
         text.is_ok_and(|text| text.contains("tokenFile: token"))
     }
 
-    /// A call as Multus makes it: some arguments come twice.
+    /// A call as Multus makes it, which Debian has no package of: some arguments come twice.
     fn call(&self, verb: &str, container: &str, ifname: &str, network: &Value) -> Outcome {
         let name = format!("pod-{container}");
         let of_pod = format!("K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}");

@@ -135,7 +135,7 @@ fn other_cluster(noted: &str, seen: Option<&str>) -> Error {
         ))
 }
 
-/// The namespace whose uid is that of the cluster.
+/// The namespace whose uid names the cluster.
 const NAMESPACE: &str = "kube-system";
 
 #[derive(Deserialize)]
