@@ -26,19 +26,16 @@ impl LeaseSession {
     /// # Errors
     /// The server does not answer, or is of another cluster: code 11.
     pub(crate) fn meet_cluster(&mut self, is_new_pool: bool) -> Result<()> {
-        let noted = self.memory.cluster();
-        let is_needed = is_new_pool || noted.is_none();
-        if !is_needed || self.memory.is_cluster_refused() {
+        let is_first = self.memory.clusters().is_empty();
+        if !(is_first || is_new_pool) || self.memory.is_cluster_refused() {
             return Ok(());
         }
-        match (noted, self.store.read_cluster()) {
-            (_, Err(error)) if is_forbidden(&error) => self.memory.remember_cluster_refusal(),
-            (_, Err(error)) => return Err(error),
-            (_, Ok(None)) => {}
-            (None, Ok(Some(seen))) => self.memory.remember_cluster(&seen),
-            (Some(noted), Ok(Some(seen))) => {
-                self.memory.check_cluster(self.store.namespace(), &noted, &seen)?;
-            }
+        match self.store.read_cluster() {
+            Ok(Some(seen)) if is_first => self.memory.remember_cluster(&seen),
+            Ok(Some(seen)) => self.memory.check_cluster(self.store.namespace(), &seen)?,
+            Ok(None) => {}
+            Err(error) if is_forbidden(&error) => self.memory.remember_cluster_refusal(),
+            Err(error) => return Err(error),
         }
         Ok(())
     }
@@ -73,15 +70,19 @@ impl LeaseSession {
         }
     }
 
-    /// Proves that the server is of the noted cluster. A node without a note has none to compare.
+    /// Proves that the server is of a noted cluster. A node without a note has none to compare.
     ///
     /// # Errors
     /// The server is of another cluster: code 11; or it does not tell.
     pub(crate) fn prove_cluster(&mut self) -> Result<()> {
-        let Some(noted) = self.memory.cluster() else { return Ok(()) };
-        match self.store.read_cluster()? {
-            Some(seen) if seen == noted => Ok(()),
-            seen => Err(other_cluster(&noted, seen.as_deref())),
+        if self.memory.clusters().is_empty() {
+            return Ok(());
+        }
+        let seen = self.store.read_cluster()?;
+        let noted = self.memory.clusters();
+        match seen.as_ref().is_some_and(|seen| noted.contains(seen)) {
+            true => Ok(()),
+            false => Err(other_cluster(noted, seen.as_deref())),
         }
     }
 }
@@ -118,11 +119,12 @@ impl ObjectStore {
 }
 
 /// The error of a server of another cluster.
-fn other_cluster(noted: &str, seen: Option<&str>) -> Error {
+fn other_cluster(noted: &[String], seen: Option<&str>) -> Error {
     let seen = match seen {
         Some(uid) => format!("has the uid {uid}"),
         None => "is missing".to_owned(),
     };
+    let noted = noted.join(", ");
     let message = format!(
         "the API server is of another cluster than the leases of this network: its namespace \
          {NAMESPACE} {seen}, and this node has seen the uid {noted}"

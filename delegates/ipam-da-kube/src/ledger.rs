@@ -14,6 +14,7 @@ use ipam_kit::allocate::{ClaimLimits, Owner, PoolRequest, Profile, Reach, Strate
 use ipam_kit::keys::Key;
 use ipam_kit::pool::RangeSet;
 use ipam_kit::{Request, Result};
+use ipam_kube::is_forbidden;
 
 use crate::commit::commit;
 use crate::config::{KEYS, KubeConfig};
@@ -89,8 +90,13 @@ impl Ledger for IpPools {
 
     fn accept(&mut self) -> Result<bool> {
         // A server that cannot be reached is not accepted.
-        self.session.store.check_ready()?;
-        self.session.memory.accept()?;
+        let LeaseSession { store, memory, .. } = &mut self.session;
+        store.check_ready()?;
+        let cluster = match store.read_cluster() {
+            Err(error) if is_forbidden(&error) => None,
+            cluster => cluster?,
+        };
+        memory.accept(cluster)?;
         Ok(true)
     }
 

@@ -43,9 +43,9 @@ struct NetworkNote {
     /// Whether this node has claimed a sticky name.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     sticky: bool,
-    /// The uid of the cluster in which this node has claimed leases.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cluster: Option<String>,
+    /// The uids of the clusters in which this node has claimed leases, the present one last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    clusters: Vec<String>,
     /// When the server last refused to tell it, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     cluster_refused: Option<u64>,
@@ -199,28 +199,30 @@ impl KubeMemory {
         });
     }
 
-    /// Returns the uid of the cluster in which this node has claimed leases, if it is known. A call
-    /// that trusts any store has none to compare.
-    pub(crate) fn cluster(&self) -> Option<String> {
-        self.network.record().cluster.clone().filter(|_| !self.trusting)
+    /// Returns the uids of the clusters in which this node has claimed leases, the present one last. A
+    /// call that trusts any store has none to compare.
+    pub(crate) fn clusters(&self) -> &[String] {
+        if self.trusting { &[] } else { &self.network.record().clusters }
     }
 
-    /// Remembers the cluster, unless another call has done so.
+    /// Remembers the first cluster, unless another call has done so.
     pub(crate) fn remember_cluster(&mut self, uid: &str) {
         self.network.remember_hint(|note| {
-            note.cluster.get_or_insert_with(|| uid.to_owned());
+            if note.clusters.is_empty() {
+                note.clusters.push(uid.to_owned());
+            }
             note.cluster_refused = None;
         });
     }
 
-    /// Compares the cluster of a claim with the noted one.
+    /// Compares the cluster of a claim with the present one.
     ///
     /// # Errors
     /// Code 11: it is another one. The namespace is then one of a restored server.
-    pub(crate) fn check_cluster(&mut self, namespace: &str, noted: &str, seen: &str) -> Result<()> {
-        if seen == noted {
+    pub(crate) fn check_cluster(&mut self, namespace: &str, seen: &str) -> Result<()> {
+        let Some(noted) = self.clusters().last().filter(|noted| *noted != seen) else {
             return Ok(());
-        }
+        };
         let sight = format!("the cluster has the uid {seen}, and this node has seen {noted}");
         self.remember_restored(namespace, &sight);
         Err(restored(&sight))
@@ -278,11 +280,12 @@ impl KubeMemory {
         self.pool_memory(name).remember_hint(|note| note.cursor = Some(address));
     }
 
-    /// Accepts the pools as they are.
+    /// Accepts the pools as they are, and the cluster, if it is known. Earlier clusters may have leases,
+    /// too.
     ///
     /// # Errors
     /// The state folder cannot be written.
-    pub(crate) fn accept(&mut self) -> Result<()> {
+    pub(crate) fn accept(&mut self, cluster: Option<String>) -> Result<()> {
         let pools = self.folder.join(POOLS);
         match fs::remove_dir_all(&pools) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -291,7 +294,8 @@ impl KubeMemory {
             }
             _ => self.network.accept(|note| {
                 note.restored.clear();
-                note.cluster = None;
+                note.clusters.retain(|uid| cluster.as_ref().is_some_and(|own| own != uid));
+                note.clusters.extend(cluster);
             }),
         }
     }

@@ -99,6 +99,7 @@ fn an_add_fails_in_another_cluster_also_in_a_pool_that_is_new_to_the_node() {
     let desk = Desk::new(&v094());
     let node = Node::of(&desk);
     let held = node.add("c1");
+    let own = fs::read(desk.kubeconfig_path()).unwrap();
     let objects = There::OthersLeases.reach(&desk);
     let elsewhere = node.with_subnets(&["10.9.0.0/24"]);
     let (code, text) = elsewhere.call("ADD", "c2").failure();
@@ -112,9 +113,13 @@ fn an_add_fails_in_another_cluster_also_in_a_pool_that_is_new_to_the_node() {
     node.told(&["accept"]);
     let later = node.add("c2");
     assert_eq!(addresses(&later), ["10.1.2.3"]);
-    node.del_known("c1", &held).success();
     node.del_known("c2", &later).success();
     assert_eq!(objects.allocations(POOL).len(), 1);
+    // What it claimed in the other one is still released there.
+    fs::write(desk.kubeconfig_path(), own).unwrap();
+    assert_eq!(node.call("ADD", "c2").failure().0, 11);
+    delete_all(&desk);
+    node.del_known("c1", &held).success();
 }
 
 /// Lets a login do what `deploy/rbac.yaml` allows in the namespace of a desk.

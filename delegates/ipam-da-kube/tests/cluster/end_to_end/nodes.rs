@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ipam_testkit::node::at_once;
 use ipam_testkit::whereabouts::Release;
-use ipam_testkit::world::{Outcome, binary, wait};
+use ipam_testkit::world::{Outcome, binary, full_size, wait};
 use serde_json::Value;
 
 use super::{Interface, Node, assert_empty, desk, holders, ip};
@@ -47,15 +47,15 @@ fn a_pod_that_moves_keeps_its_addresses_and_the_late_del_of_its_node_frees_nothi
 
 #[test]
 fn many_attachments_of_a_node_end_at_once() {
-    const ATTACHMENTS: usize = 250;
     const WORKERS: usize = 16;
+    let attachments = if full_size() { 250 } else { 50 };
     let desk = desk(Release::V094);
     let node = Node::new(&desk);
     let mut network = node.network(&["10.1.0.0/23"]);
     // The server shares the processors with all calls, and with other tests.
     network["ipam"]["kube"]["timeout"] = "40s".into();
     network["ipam"]["timeout"] = "150s".into();
-    let numbers = Mutex::new(0..ATTACHMENTS);
+    let numbers = Mutex::new(0..attachments);
     let call = |verb: &str, number: usize| {
         let (container, pod) = (format!("c{number}"), format!("web-{number}"));
         let interface = Interface { pod: [&pod, &container], ..Interface::of(&container, "eth0") };
@@ -69,14 +69,14 @@ fn many_attachments_of_a_node_end_at_once() {
         }
     });
     let added = began.elapsed();
-    assert_eq!(holders(&desk).len(), ATTACHMENTS);
+    assert_eq!(holders(&desk).len(), attachments);
     desk.objects().assert_consistent();
     let began = Instant::now();
-    at_once(ATTACHMENTS, |number| drop(call("DEL", number)));
+    at_once(attachments, |number| drop(call("DEL", number)));
     let deleted = began.elapsed();
     let _ = writeln!(
         std::io::stderr(),
-        "{ATTACHMENTS} ADDs, {WORKERS} at a time: {added:?}; as many DELs at once: {deleted:?}"
+        "{attachments} ADDs, {WORKERS} at a time: {added:?}; as many DELs at once: {deleted:?}"
     );
     assert_empty(&desk);
 }
