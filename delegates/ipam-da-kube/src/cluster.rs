@@ -132,7 +132,7 @@ fn other_cluster(noted: &[String], seen: Option<&str>) -> Error {
     Error::new(ErrorCode::TRY_AGAIN, message)
         .advise("check the server that the kubeconfig names")
         .advise(format!(
-            "if the node has moved to this cluster, {REASSERT}; for leases that stay in the other \
+            "if the node has moved to this cluster, {REASSERT}; to leave its leases in the other \
              cluster, run `ipam-da-kube accept --config FILE` on this node"
         ))
 }

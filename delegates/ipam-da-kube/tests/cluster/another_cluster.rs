@@ -98,7 +98,7 @@ fn a_del_and_a_check_fail_in_another_cluster_and_succeed_in_their_own() {
 fn an_add_fails_in_another_cluster_also_in_a_pool_that_is_new_to_the_node() {
     let desk = Desk::new(&v094());
     let node = Node::of(&desk);
-    let held = node.add("c1");
+    let [held, left] = ["c1", "c0"].map(|container| node.add(container));
     let own = fs::read(desk.kubeconfig_path()).unwrap();
     let objects = There::OthersLeases.reach(&desk);
     let elsewhere = node.with_subnets(&["10.9.0.0/24"]);
@@ -113,6 +113,7 @@ fn an_add_fails_in_another_cluster_also_in_a_pool_that_is_new_to_the_node() {
     node.told(&["accept"]);
     let later = node.add("c2");
     assert_eq!(addresses(&later), ["10.1.2.3"]);
+    node.del_known("c0", &left).success();
     node.del_known("c2", &later).success();
     assert_eq!(objects.allocations(POOL).len(), 1);
     // What it claimed in the other one is still released there.
