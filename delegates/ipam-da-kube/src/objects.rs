@@ -32,6 +32,7 @@ pub(crate) struct Metadata {
     /// It grows with each change of the spec.
     pub(crate) generation: u64,
     pub(crate) deletion_timestamp: Option<String>,
+    pub(crate) labels: BTreeMap<String, String>,
     pub(crate) annotations: BTreeMap<String, String>,
     pub(crate) managed_fields: Vec<ManagedFields>,
 }

@@ -65,28 +65,24 @@ impl Patch {
 
     /// Writes an annotation. `seen` is the metadata as it was read.
     pub(crate) fn annotate(&mut self, seen: &Metadata, key: &str, value: &str) {
-        if seen.annotations.is_empty() {
-            self.test("/metadata/annotations", Value::Null);
-            self.push("add", "/metadata/annotations", json!({ key: value }));
-            return;
-        }
-        self.push("add", &annotation_path(key), value.into());
+        let one = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        self.add_annotations(&one, seen.annotations.is_empty());
     }
 
-    /// Writes annotations. `lacks_map` says that the object was seen without any.
+    /// Writes annotations, beside those of others. `lacks_map` says that the object was seen without
+    /// any.
     pub(crate) fn add_annotations(&mut self, notes: &BTreeMap<String, String>, lacks_map: bool) {
-        if lacks_map {
-            self.test("/metadata/annotations", Value::Null);
-            return self.push("add", "/metadata/annotations", json!(notes));
-        }
-        for (name, text) in notes {
-            self.push("add", &annotation_path(name), text.as_str().into());
-        }
+        self.add_texts("/metadata/annotations", notes, lacks_map);
+    }
+
+    /// Writes labels, beside those of others. `lacks_map` says that the object was seen without any.
+    pub(crate) fn add_labels(&mut self, labels: &BTreeMap<String, String>, lacks_map: bool) {
+        self.add_texts("/metadata/labels", labels, lacks_map);
     }
 
     /// Removes an annotation that has a certain text.
     pub(crate) fn remove_annotation(&mut self, name: &str, text: &str) {
-        let path = annotation_path(name);
+        let path = format!("/metadata/annotations/{}", escaped(name));
         self.test(&path, text.into());
         self.0.push(json!({"op": "remove", "path": path}));
     }
@@ -117,16 +113,15 @@ impl Patch {
         self.push("add", "/spec", reservation_spec(podref, stamp));
     }
 
-    /// Writes what a StickyLease says, and its labels, if the object is in a certain state.
-    pub(crate) fn write_sticky(&mut self, seen: &StickyMark, labels: Value, spec: &StickySpec) {
+    /// Writes what a StickyLease says, if the object is in a certain state.
+    pub(crate) fn write_sticky(&mut self, seen: &StickyMark, spec: &StickySpec) {
         self.expect_sticky(seen);
-        self.push("add", "/metadata/labels", labels);
         self.push("add", "/spec", json!(spec));
     }
 
     /// Writes the holder of a StickyLease that has none, if it is the object of an entry. The time
     /// until which it was kept moves to the holder.
-    pub(crate) fn hold_sticky(&mut self, id: &StickyId, labels: Value, spec: &StickySpec) {
+    pub(crate) fn hold_sticky(&mut self, id: &StickyId, spec: &StickySpec) {
         self.test("/metadata/uid", id.uid.as_str().into());
         for (member, value) in [("name", json!(spec.name)), ("pool", json!(spec.pool))] {
             self.test(&format!("/spec/{member}"), value);
@@ -135,7 +130,6 @@ impl Patch {
         self.test("/spec/range", json!(spec.range));
         self.test("/spec/holder", Value::Null);
         self.test("/metadata/deletionTimestamp", Value::Null);
-        self.push("add", "/metadata/labels", labels);
         self.push("add", "/spec/keepSeconds", spec.keep_seconds.into());
         self.push("add", "/spec/holder", json!(spec.holder));
         let (from, path) = ("/spec/keptUntil", "/spec/holder/keptUntil");
@@ -152,7 +146,6 @@ impl Patch {
     /// Writes the time until which a StickyLease is kept in place of its holder.
     pub(crate) fn keep_sticky(&mut self, seen: &StickyMark, until: Moment) {
         self.expect_sticky(seen);
-        self.push("add", "/metadata/labels", json!({}));
         self.push("add", "/spec/keptUntil", json!(until));
         self.0.push(json!({"op": "remove", "path": "/spec/holder"}));
     }
@@ -180,6 +173,16 @@ impl Patch {
         }
     }
 
+    fn add_texts(&mut self, map: &str, texts: &BTreeMap<String, String>, lacks_map: bool) {
+        if lacks_map {
+            self.test(map, Value::Null);
+            return self.push("add", map, json!(texts));
+        }
+        for (name, text) in texts {
+            self.push("add", &format!("{map}/{}", escaped(name)), text.as_str().into());
+        }
+    }
+
     fn test(&mut self, path: &str, value: Value) {
         self.push("test", path, value);
     }
@@ -197,10 +200,6 @@ pub(crate) fn reservation_spec(podref: &str, stamp: &OwnerStamp) -> Value {
 /// The path of an entry; a key of others may have any characters.
 fn entry_path(key: &str) -> String {
     format!("/spec/allocations/{}", escaped(key))
-}
-
-fn annotation_path(name: &str) -> String {
-    format!("/metadata/annotations/{}", escaped(name))
 }
 
 /// A member's name in a path (RFC 6901).

@@ -3,11 +3,11 @@
 //! The object decides who has the name. The entry and the reservation name the object: so the next
 //! ADD of the name completes the work of a call that was killed.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipam_kit::allocate::{Lease, Owner, PoolRequest};
 use ipam_kit::{Error, ErrorCode, Result};
-use serde_json::{Value, json};
 
 use crate::claim::{ChosenAddress, Claimed, Claiming};
 use crate::lease_mark::{LeaseMark, ReservationMark};
@@ -62,7 +62,8 @@ impl LeaseSession {
             (Some(Some(known)), _) => self.hold_known(owner, wanted, known, &spec),
             (None, Some(id)) => {
                 let mut patch = Patch::default();
-                patch.hold_sticky(id, labels(&spec), &spec);
+                patch.hold_sticky(id, &spec);
+                patch.add_labels(&labels(&spec), false);
                 let outcome = self.store.patch_sticky(&wanted.object, &patch)?;
                 let before = match &outcome {
                     Outcome::Done(lease) => lease.before_holder(),
@@ -101,7 +102,9 @@ impl LeaseSession {
     /// The server does not answer, or refuses.
     pub(crate) fn hold_as_before(&mut self, taken: &StickyMark, before: &StickySpec) -> Result<()> {
         let mut patch = Patch::default();
-        patch.write_sticky(taken, labels(before), before);
+        patch.write_sticky(taken, before);
+        // The claim wrote them, so the object has some.
+        patch.add_labels(&labels(before), false);
         self.sticky.remove(&taken.object);
         // Another outcome leaves a holder that the next ADD of the name judges.
         self.store.patch_sticky(&taken.object, &patch).map(drop)
@@ -116,26 +119,16 @@ impl LeaseSession {
         spec: &StickySpec,
     ) -> Result<Hold> {
         let present = sound(&known, &wanted.pool, &wanted.sticky.name)?.clone();
-        let mut before = Some(present.clone());
-        let mut spec = spec.clone();
-        let mut kept_until = present.kept_until;
-        match &present.holder {
-            // An earlier try of the owner took it.
-            Some(holder) if holder.is(owner) => {
-                kept_until = holder.kept_until;
-                before = known.before_holder();
-            }
-            Some(holder) => self.refuse_live_holder(owner, wanted, &present, holder)?,
-            None => {}
-        }
-        if let Some(holder) = &mut spec.holder {
-            holder.kept_until = kept_until;
+        // The owner's own hold is of another address: views show any other as its lease.
+        if let Some(holder) = present.holder.as_ref().filter(|holder| !holder.is(owner)) {
+            self.refuse_live_holder(owner, wanted, &present, holder)?;
         }
         if present.address == wanted.address && present.range == wanted.range {
             let mut patch = Patch::default();
-            patch.write_sticky(&known.mark(), labels(&spec), &spec);
+            patch.write_sticky(&known.mark(), spec);
+            patch.add_labels(&labels(spec), known.metadata.labels.is_empty());
             let outcome = self.store.patch_sticky(&wanted.object, &patch)?;
-            return self.learn_hold(&wanted.object, outcome, &spec, before);
+            return self.learn_hold(&wanted.object, outcome, spec, Some(present));
         }
         // Another address is another object: what is left of this one can then be removed.
         if self.delete_sticky(&known.mark())? == Removed::Changed {
@@ -330,14 +323,15 @@ pub(crate) fn sound<'l>(lease: &'l StickyLease, pool: &str, name: &str) -> Resul
     ))
 }
 
-/// The labels by which the names of a node and of a container are listed.
-fn labels(spec: &StickySpec) -> Value {
-    match &spec.holder {
-        Some(StickyHolder { node, container, .. }) => {
-            json!({NODE: label_value(node), CONTAINER: label_value(container)})
-        }
-        None => json!({}),
-    }
+/// The labels by which the names of a node and of a container are listed. Those of the last holder
+/// stay while the address is kept.
+fn labels(spec: &StickySpec) -> BTreeMap<String, String> {
+    let labels = |StickyHolder { node, container, .. }: &StickyHolder| {
+        [(NODE, node), (CONTAINER, container)]
+            .map(|(label, text)| (label.to_owned(), label_value(text)))
+            .into()
+    };
+    spec.holder.as_ref().map(labels).unwrap_or_default()
 }
 
 /// Returns the selector of the names of a container.

@@ -1,12 +1,13 @@
 //! The objects of sticky names, and what tells whether their holders are alive: one request for each
 //! function.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use ipam_kit::Result;
 use ipam_kube::{ApiChange, List, Resource};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::objects::{VERSION, WrittenObject};
 use crate::patch::Patch;
@@ -45,7 +46,7 @@ impl ObjectStore {
     pub(crate) fn create_sticky(
         &mut self,
         name: &str,
-        labels: &Value,
+        labels: &BTreeMap<String, String>,
         spec: &StickySpec,
     ) -> Result<Outcome<StickyLease>> {
         let object = json!({

@@ -196,6 +196,37 @@ fn a_name_whose_address_is_no_longer_given_moves_as_its_holder_ends() {
 }
 
 #[test]
+fn the_labels_of_people_stay_on_an_object() {
+    let desk = sticky_desk();
+    let [one, two] = ["node-1", "node-2"].map(|name| desk.sticky_node(name, "web", "1h"));
+    let path = desk.sticky_path("10.1.2.0-24.web");
+    let labels = || desk.sticky("web").unwrap()["metadata"]["labels"].clone();
+    let of = |node: &str, container: &str| json!({"team": "shop", "ipam-delegated/node": node, "ipam-delegated/container": container});
+    let uid = desk.create_pod("a", "");
+    let first = StickySandbox::of_pod(&desk, &one, "c1", "a", &uid);
+    first.add();
+    desk.client.patch(&path, &json!({"metadata": {"labels": {"team": "shop"}}}));
+    first.add();
+    assert_eq!(labels(), of("node-1", "c1"));
+    // While it is kept, after its holder, and after a holder that is gone.
+    first.del();
+    assert_eq!(labels()["team"], "shop");
+    let uid = desk.create_pod("b", "");
+    let second = StickySandbox::of_pod(&desk, &two, "c2", "b", &uid);
+    second.add();
+    assert_eq!(labels(), of("node-2", "c2"));
+    desk.force_delete_pod("b");
+    assert_eq!(first.address(), "10.1.2.2");
+    assert_eq!(labels(), of("node-1", "c1"));
+    // One that a person has left without labels gets those of its next holder.
+    first.del();
+    desk.client.patch(&path, &json!({"metadata": {"labels": null}}));
+    assert_eq!(StickySandbox { container: "c3", ..first }.address(), "10.1.2.2");
+    let own = json!({"ipam-delegated/node": "node-1", "ipam-delegated/container": "c3"});
+    assert_eq!(labels(), own);
+}
+
+#[test]
 fn a_container_that_loses_its_name_or_gets_one_changes_its_address() {
     let desk = sticky_desk();
     let pools = |name: &str, keep: &str| desk.sticky_node("node-1", name, keep).pools;
