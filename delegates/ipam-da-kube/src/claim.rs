@@ -10,7 +10,7 @@ use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 
-use crate::freed_notes::tidy;
+use crate::freed_notes::{remove_notes, tidy};
 use crate::lease_mark::{LeaseMark, ReservationMark};
 use crate::names::offset_of;
 use crate::objects::PoolEntry;
@@ -295,14 +295,22 @@ impl<'a> Claiming<'a> {
         let cooldown = self.session.cooldown;
         let mut tidying = patch.clone();
         let keys: Vec<u64> = entries.iter().map(|(key, _)| *key).collect();
+        let is_full = |error: &Error| error.code() == ErrorCode::EXHAUSTED;
         if !cooldown.is_zero() && tidy(&mut tidying, object, &keys, cooldown) {
-            match self.session.add_entries(&name, &tidying, &entries)? {
+            match self.session.add_entries(&name, &tidying, &entries) {
                 // Another call may have removed one of the notes, and left the addresses free.
-                Outcome::Lost => {}
-                other => return Ok(other),
+                Ok(Outcome::Lost) => {}
+                Err(error) if is_full(&error) => {}
+                other => return other,
             }
         }
-        self.session.add_entries(&name, &patch, &entries)
+        match self.session.add_entries(&name, &patch, &entries) {
+            // Addresses rest only while the object has room for notes.
+            Err(error) if is_full(&error) && remove_notes(&mut patch, object) => {
+                self.session.add_entries(&name, &patch, &entries)
+            }
+            other => other,
+        }
     }
 
     /// Notes what a claim has taken. Returns whether no other pool has given the address, too.

@@ -60,6 +60,14 @@ pub(crate) fn tidy(patch: &mut Patch, pool: &IpPool, taken: &[u64], cooldown: Du
     !doomed.is_empty()
 }
 
+/// Removes all notes that were seen. Returns whether there were any.
+pub(crate) fn remove_notes(patch: &mut Patch, pool: &IpPool) -> bool {
+    let mut seen = notes(&pool.metadata).peekable();
+    let has_notes = seen.peek().is_some();
+    seen.for_each(|(name, text)| patch.remove_annotation(name, text));
+    has_notes
+}
+
 impl ReadPool {
     /// Returns the addresses that were freed less than the cooldown ago, each with the time.
     pub(crate) fn resting(

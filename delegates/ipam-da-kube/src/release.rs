@@ -244,17 +244,28 @@ impl LeaseSession {
         let name = self.pool_of(subnet);
         let mut is_unknown = false;
         let mut lacks_annotations = false;
-        for attempt in 0..TRIES {
+        let mut noting_tries = if self.cooldown.is_zero() { 0 } else { NOTING_TRIES };
+        for _ in 0..TRIES {
             let mut patch = Patch::default();
             for lease in &*left {
                 patch.remove_entry(&lease.key(), &expected(lease));
             }
             // A pool without annotations is read once; after that the release comes first.
-            if !self.cooldown.is_zero() && attempt < NOTING_TRIES {
+            let is_noting = noting_tries > 0;
+            if is_noting {
+                noting_tries -= 1;
                 let notes = left.iter().map(|lease| note_of(&lease.key())).collect();
                 patch.add_annotations(&notes, lacks_annotations);
             }
-            match self.store.patch_pool_quietly(&name, &patch)? {
+            let outcome = match self.store.patch_pool_quietly(&name, &patch) {
+                // Others' annotations may leave no room for notes.
+                Err(error) if is_noting && is_refusal(&error) => {
+                    noting_tries = 0;
+                    continue;
+                }
+                outcome => outcome?,
+            };
+            match outcome {
                 Outcome::Done(head) => {
                     self.memory.remember_pool(&name, &head.metadata);
                     for lease in &*left {
@@ -326,6 +337,11 @@ fn next_of_pod(pool: &IpPool, lease: &HeldLease) -> Option<PoolEntry> {
         && entry.ifname == lease.ifname
         && entry.podref.as_ref().is_some_and(|podref| !podref.is_empty());
     is_next.then(|| entry.clone())
+}
+
+/// Returns whether a server has refused a change.
+fn is_refusal(error: &Error) -> bool {
+    [ErrorCode::BACKEND, ErrorCode::EXHAUSTED].contains(&error.code())
 }
 
 /// The present state of an entry.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::common::beside::{Ours, Site, old_add, old_del, served};
 use crate::common::node::{Node, POOL};
 use crate::common::relay::Fate;
+use crate::common::sticky::sticky_desk;
 use crate::common::{Desk, v094};
 
 /// A node with a cooldown.
@@ -140,6 +141,51 @@ fn another_call_that_removes_the_same_note_takes_no_address_from_an_add() {
     let expected = expected.map(|(verb, status)| format!("{verb} ippools/10.1.2.0-24 {status}"));
     assert_eq!(sent[..3], expected.collect::<Vec<_>>());
     assert_eq!((sent.len(), given), (4, before));
+}
+
+#[test]
+fn a_del_leaves_no_note_where_the_annotations_of_others_leave_no_room() {
+    let desk = Desk::new(&v094());
+    let node = node(&desk, "node-1", "1h");
+    let result = node.add("c1");
+    // Kubernetes keeps 256 KiB of annotations.
+    let others = json!({"metadata": {"annotations": {"example.org/a": "x".repeat(262_090)}}});
+    desk.patch(POOLS, POOL, &others);
+    node.del_known("c1", &result).ended_well();
+    assert_eq!((desk.held(), notes(&desk, POOL)), (Vec::new(), 0));
+    assert_eq!(annotations(&desk, POOL)["example.org/a"].len(), 262_090);
+}
+
+#[test]
+fn the_address_of_a_name_rests_once_it_is_free() {
+    let desk = sticky_desk();
+    let sticky = |keep: &str| {
+        let node = desk.sticky_node("node-1", "web", keep).with_subnets(&["10.1.2.0/29"]);
+        Node { ipam: json!({"cooldown": "1h"}), ..node }
+            .with_in_pools("sticky", "web")
+            .with_in_pools("keep", keep)
+    };
+    let plain = node(&desk, "node-2", "1h").with_subnets(&["10.1.2.0/29"]);
+    let before = sticky("0s").address("c1");
+    sticky("0s").del("c1");
+    assert_eq!(notes(&desk, "10.1.2.0-29"), 1);
+    assert_ne!(plain.address("c2"), before);
+    // One that is kept does not rest for its name.
+    let kept = sticky("1h").address("c3");
+    sticky("1h").del("c3");
+    assert_eq!(sticky("1h").address("c4"), kept);
+    sticky("1h").del("c4");
+    // A full pool gives what rests before it takes an address from a name.
+    for container in ["c5", "c6"] {
+        plain.add(container);
+    }
+    desk.client.patch(
+        &desk.sticky_path("10.1.2.0-29.web"),
+        &json!({"spec": {"keptUntil": "2026-01-01T00:00:00Z"}}),
+    );
+    assert_eq!(plain.address("c7"), before);
+    assert_eq!(plain.address("c8"), kept);
+    assert_eq!(plain.call("ADD", "c9").json()["code"], 100);
 }
 
 #[test]

@@ -18,15 +18,12 @@ fn entries(from: usize, count: usize, length: usize) -> Value {
     (from..from + count).map(entry).collect::<Map<_, _>>().into()
 }
 
-#[test]
-fn a_pool_at_its_size_limit_is_told_and_nothing_is_left() {
-    let desk = Desk::new(&Crds::shipped());
-    let node = Node::of(&desk).with_subnets(&[WIDE]).with("timeout", "20s");
-    let held = node.add("c1");
+/// Fills a pool with entries from a key on up to the limit of its size, in smaller and smaller steps.
+/// Returns the next key, and how many letters the ids have.
+fn fill(desk: &Desk, from: usize, lengths: &[usize]) -> (usize, usize) {
     let path = desk.objects().path(POOLS, "10.1.0.0-16");
-    let (mut next, mut size) = (1000, 0);
-    // In smaller and smaller steps up to the limit.
-    for length in [700_000, 100_000, 10_000, 1_000, 100, 10] {
+    let (mut next, mut size) = (from, 0);
+    for length in lengths.iter().copied() {
         loop {
             let change = json!({"spec": {"allocations": entries(next, 1, length)}}).to_string();
             let answer = desk.client.ask("PATCH", &path, change.as_bytes());
@@ -37,6 +34,15 @@ fn a_pool_at_its_size_limit_is_told_and_nothing_is_left() {
             (next, size) = (next + 1, size + length);
         }
     }
+    (next, size)
+}
+
+#[test]
+fn a_pool_at_its_size_limit_is_told_and_nothing_is_left() {
+    let desk = Desk::new(&Crds::shipped());
+    let node = Node::of(&desk).with_subnets(&[WIDE]).with("timeout", "20s");
+    let held = node.add("c1");
+    let (next, size) = fill(&desk, 1000, &[700_000, 100_000, 10_000, 1_000, 100, 10]);
     assert!(size > 1_500_000, "{size}");
     let count = desk.objects().allocations("10.1.0.0-16").len();
     for _ in 0..2 {
@@ -61,6 +67,25 @@ fn a_pool_at_its_size_limit_is_told_and_nothing_is_left() {
     node.del("c1");
     assert_eq!(desk.objects().allocations("10.1.0.0-16").len(), count - 1);
     assert!(desk.objects().reservations().is_empty());
+
+    // Notes of addresses that rest go before an ADD fails.
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis();
+    let note = |key| (format!("ipam-delegated/freed-{key}"), format!("{key} {now}").into());
+    let notes: Map<String, Value> = (2..500).map(note).collect();
+    let pool = desk.objects().pool("10.1.0.0-16").unwrap();
+    let is_large = |entry: &Value| entry["id"].as_str().unwrap().len() / 100_000 == 1;
+    let allocations = pool["spec"]["allocations"].as_object().unwrap();
+    let (large, _) = allocations.iter().find(|(_, entry)| is_large(entry)).unwrap();
+    let metadata = json!({"annotations": notes});
+    let change = json!({"metadata": metadata, "spec": {"allocations": {large: null}}});
+    desk.patch(POOLS, "10.1.0.0-16", &change);
+    fill(&desk, next, &[10_000, 1_000, 100, 10]);
+    let mut resting = Node::of(&desk).with_subnets(&[WIDE]).with("timeout", "20s");
+    resting.ipam = json!({"cooldown": "1h"});
+    // Its entry is larger than what is free.
+    assert_eq!(resting.address(&"c".repeat(64)), "10.1.1.244");
+    let annotations = &desk.objects().pool("10.1.0.0-16").unwrap()["metadata"]["annotations"];
+    assert!(!annotations.to_string().contains("freed-"));
 }
 
 #[test]
