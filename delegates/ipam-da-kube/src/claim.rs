@@ -371,10 +371,11 @@ impl<'a> Claiming<'a> {
     /// A part could not be taken back.
     pub(crate) fn take_back(&mut self) -> Result<()> {
         let held: Vec<HeldLease> = self.take_made().collect();
-        self.session.release(&held)?;
+        let mut errors = Vec::from_iter(self.session.release(&held).err());
         for (taken, before) in std::mem::take(&mut self.renewed).values() {
-            self.session.hold_as_before(taken, before)?;
+            errors.extend(self.session.hold_as_before(taken, before).err());
         }
+        Error::join(errors)?;
         if let Some(before) = self.noted.take() {
             self.session.notes.restore(self.owner, before);
         }

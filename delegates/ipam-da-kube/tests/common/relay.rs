@@ -21,6 +21,8 @@ pub enum Fate {
     Pass,
     /// The client gets this status and body.
     Answer(u16, String),
+    /// The client is told to ask again after a second.
+    Busy,
     /// The connection ends without an answer.
     End,
     /// It is passed on, and this is called in place of an answer.
@@ -101,9 +103,14 @@ impl Way {
         stream.set_nodelay(true).unwrap();
         while let Some(ask) = read(&mut reader) {
             let decide = self.decide.lock().unwrap().clone();
+            let mut header = "";
             let (status, body) = match decide(&ask) {
                 Fate::Pass => self.pass(ask),
                 Fate::Answer(status, body) => (status, body),
+                Fate::Busy => {
+                    header = "Retry-After: 1\r\n";
+                    (429, r#"{"kind": "Status", "message": "busy", "code": 429}"#.to_owned())
+                }
                 Fate::End => return,
                 Fate::Lose(then) => {
                     self.pass(ask);
@@ -111,7 +118,7 @@ impl Way {
                 }
             };
             let head = format!(
-                "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+                "HTTP/1.1 {status} X\r\n{header}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
                 body.len()
             );
             // A client that was killed reads nothing.

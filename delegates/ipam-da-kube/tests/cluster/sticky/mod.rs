@@ -1,6 +1,7 @@
 //! Addresses that stay with a name.
 
 mod deployments;
+mod faults;
 mod history;
 mod holders;
 mod keeping;

@@ -1,6 +1,9 @@
 //! Missing rights and kinds, objects that a person has edited, servers that fail: a clear error, and
 //! no change.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use ipam_testkit::kube::Node as NodeObject;
 use ipam_testkit::node::given;
 use ipam_testkit::whereabouts::{Crds, POOLS, RESERVATIONS};
@@ -171,7 +174,9 @@ fn an_object_that_a_person_has_edited_counts_as_taken_and_stays_as_it_is() {
         assert_eq!(desk.all(), before);
         let plain = Node::of(&desk);
         assert_eq!(plain.address("c3"), "10.1.2.3");
-        plain.told(&["list"]);
+        let listed = plain.typed(&["list"]);
+        let warns = listed.stderr.contains("the StickyLease 10.1.2.0-24.web cannot be read");
+        assert_eq!((listed.exit, warns), (Some(0), part.contains("cannot be read")), "{part}");
     }
 }
 
@@ -257,9 +262,20 @@ fn a_change_that_did_not_arrive_is_sent_again() {
 
 #[test]
 fn an_add_that_fails_after_its_claims_gives_a_name_back_as_it_was() {
+    add_that_fails_after_its_claims(false);
+}
+
+#[test]
+fn a_del_keeps_the_address_of_a_name_that_a_failed_add_took_by_an_unanswered_request() {
+    add_that_fails_after_its_claims(true);
+}
+
+/// An ADD fails after it took a name that was kept. `is_unanswered` says that its first change of the
+/// object is made, and gets no answer.
+fn add_that_fails_after_its_claims(is_unanswered: bool) {
     let desk = sticky_desk();
-    let web = desk.sticky_node("node-1", "web", "0s");
     let kept = desk.sticky_node("node-1", "web", "1h");
+    let web = desk.sticky_node("node-1", "web", if is_unanswered { "1h" } else { "0s" });
     kept.add("c0");
     kept.del("c0");
     let plain = Node::of(&desk).with_subnets(&["10.1.3.0/24"]);
@@ -273,15 +289,64 @@ fn an_add_that_fails_after_its_claims_gives_a_name_back_as_it_was() {
     pools.extend(web.pools.as_array().unwrap().clone());
     let both = Node { pools: pools.into(), ..plain };
     let relay = desk.relayed();
-    // The lease that is to stay is always changed by another call.
-    relay.decide(|ask| match ask.method == "PATCH" && ask.target.contains("/10.1.3.") {
-        true if ask.target.contains(RESERVATIONS) => Fate::Answer(
-            409,
-            r#"{"kind": "Status", "reason": "Conflict", "message": "m", "code": 409}"#.to_owned(),
-        ),
-        _ => Fate::Pass,
+    let unanswered = Arc::new(AtomicBool::new(is_unanswered));
+    let left = unanswered.clone();
+    relay.decide(move |ask| {
+        if ask.method != "PATCH" {
+            return Fate::Pass;
+        }
+        if ask.target.contains("stickyleases") && left.swap(false, Ordering::SeqCst) {
+            return Fate::Lose(Box::new(|| {}));
+        }
+        // The lease that is to stay is always changed by another call.
+        match ask.target.contains(&format!("{RESERVATIONS}/10.1.3.")) {
+            true => Fate::Answer(
+                409,
+                r#"{"kind": "Status", "reason": "Conflict", "message": "m", "code": 409}"#
+                    .to_owned(),
+            ),
+            false => Fate::Pass,
+        }
     });
     let (code, text) = both.call("ADD", "c1").failure();
     assert_eq!(code, 11, "{text}");
-    assert_eq!(state(), before);
+    assert!(!unanswered.load(Ordering::SeqCst));
+    relay.pass();
+    if is_unanswered {
+        // The chain sends it after code 11.
+        both.del("c1");
+        assert!(desk.sticky("web").unwrap()["spec"]["keptUntil"].is_string());
+        assert_eq!(web.address("c2"), "10.1.2.2");
+    } else {
+        assert_eq!(state(), before);
+    }
+}
+
+#[test]
+fn a_name_is_given_back_where_another_lease_of_the_add_cannot_be_released() {
+    let desk = sticky_desk();
+    let web = desk.sticky_node("node-1", "web", "1h");
+    web.add("c0");
+    web.del("c0");
+    let before = desk.sticky("web").unwrap()["spec"].clone();
+    let plain = Node::of(&desk).named("node-1").with_subnets(&["10.1.4.0/24"]);
+    plain.add("c1");
+    let mut pools = web.pools.as_array().unwrap().clone();
+    pools.extend(plain.pools.as_array().unwrap().clone());
+    let both = Node { pools: pools.into(), ..plain };
+    let relay = desk.relayed();
+    relay.decide(|ask| {
+        let is_claim = ask.method == "POST" && ask.target.contains(RESERVATIONS);
+        let is_release = ask.target.contains("10.1.4.0-24") && ask.body.contains(r#""remove""#);
+        match is_claim || is_release {
+            true => Fate::Answer(403, r#"{"kind": "Status", "message": "m"}"#.to_owned()),
+            false => Fate::Pass,
+        }
+    });
+    let (code, text) = both.call("ADD", "c2").failure();
+    assert_eq!(code, 103, "{text}");
+    assert_eq!(desk.sticky("web").unwrap()["spec"], before);
+    relay.pass();
+    both.del("c2");
+    assert_eq!(desk.objects().held().len(), 2);
 }
