@@ -40,7 +40,7 @@ const FORBIDDEN: [(&str, &str, &str); 25] = [
 ];
 
 /// Scripts and manifests whose lines people read.
-const SCRIPTS: [&str; 15] = [
+const SCRIPTS: [&str; 16] = [
     "delegates/ipam-da-kube/deploy/crds.yaml",
     "delegates/ipam-da-kube/deploy/daemonset.yaml",
     "delegates/ipam-da-kube/deploy/keep-whereabouts-off.yaml",
@@ -51,6 +51,7 @@ const SCRIPTS: [&str; 15] = [
     "delegates/ipam-ds-kube-node/deploy/keep-login.sh",
     "delegates/ipam-ds-kube-node/deploy/network-attachment-definitions.yaml",
     "delegates/ipam-ds-kube-node/deploy/rbac.yaml",
+    "delegates/ipam-ds-kube-pod/deploy/rbac.yaml",
     "examples/ipam-da-files.py",
     "examples/ipam-ds-rack.py",
     "examples/ipam-ds-rack.sh",

@@ -112,20 +112,25 @@ fn kubectl_applies_every_manifest_and_again_without_a_change() {
         let said = [POOLS, RESERVATIONS].map(|plural| format!("{} {outcome}", name(plural)));
         assert_eq!(kubectl.run(&["apply"], "crds.yaml"), said);
     }
+    let group = "rbac.authorization.k8s.io";
+    let of = |kinds: &[&str], name: &str| -> Vec<String> {
+        kinds.iter().map(|kind| format!("{kind}.{group}/{name}")).collect()
+    };
+    let all = ["role", "rolebinding", "clusterrole", "clusterrolebinding"];
+    let mut plain = of(&all[..2], "ipam-da-kube");
+    plain.insert(0, "serviceaccount/ipam-delegated".to_owned());
+    let mut sticky = of(&all, "ipam-da-kube-sticky");
     let kind = "customresourcedefinition.apiextensions.k8s.io/stickyleases.ipam-delegated.io";
-    for outcome in ["created", "unchanged"] {
-        assert_eq!(kubectl.run(&["apply"], "sticky.yaml"), [format!("{kind} {outcome}")]);
-    }
-    let objects = [
-        "serviceaccount/ipam-delegated",
-        "role.rbac.authorization.k8s.io/ipam-da-kube",
-        "rolebinding.rbac.authorization.k8s.io/ipam-da-kube",
-        "clusterrole.rbac.authorization.k8s.io/ipam-da-kube",
-        "clusterrolebinding.rbac.authorization.k8s.io/ipam-da-kube",
-    ];
-    kubectl.run(&["delete", "--ignore-not-found"], "rbac.yaml");
-    for outcome in ["created", "unchanged"] {
-        let said = objects.map(|object| format!("{object} {outcome}"));
-        assert_eq!(kubectl.run(&["apply"], "rbac.yaml"), said);
+    sticky.insert(0, kind.to_owned());
+    let of_pods = of(&all[2..], "ipam-ds-kube-pod");
+    let of_pods_file = "../../ipam-ds-kube-pod/deploy/rbac.yaml";
+    for (objects, file) in [(plain, "rbac.yaml"), (sticky, "sticky.yaml"), (of_pods, of_pods_file)]
+    {
+        kubectl.run(&["delete", "--ignore-not-found"], file);
+        for outcome in ["created", "unchanged"] {
+            let said: Vec<String> =
+                objects.iter().map(|object| format!("{object} {outcome}")).collect();
+            assert_eq!(kubectl.run(&["apply"], file), said);
+        }
     }
 }

@@ -27,6 +27,8 @@ pub fn sticky_desk() -> Desk {
 pub fn serve_sticky(kube: &'static Kube) {
     static APPLIED: OnceLock<()> = OnceLock::new();
     APPLIED.get_or_init(|| {
+        let namespace = "/api/v1/namespaces/kube-system";
+        until("the server has made its namespaces", || kube.get(namespace).is_some());
         kubectl(kube, &["apply", "-f", "deploy/sticky.yaml"]);
         let all = format!("/apis/{STICKY_API}/stickyleases");
         until("the kind is served", || kube.ask("GET", &all, b"").status == 200);

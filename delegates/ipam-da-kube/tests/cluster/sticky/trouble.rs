@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::common::node::Node;
 use crate::common::relay::Fate;
-use crate::common::sticky::{StickySandbox, sticky_desk};
+use crate::common::sticky::{StickySandbox, kubectl, sticky_desk};
 use crate::common::{Desk, changing, v094};
 
 const STICKY_VERBS: [&str; 5] = ["get", "list", "create", "patch", "delete"];
@@ -23,25 +23,39 @@ impl Desk {
         (self.held(), specs.map(|(name, object)| (name, object["spec"].clone())).collect())
     }
 
-    /// Logs in as a user without one right.
+    /// Logs in as a user with the rights that are shipped, without one.
     fn lack(&self, resource: &str, verb: &str) -> String {
-        let rule = |group: &str, own: &str, verbs: &[&str]| {
-            let verbs: Vec<&&str> =
-                verbs.iter().filter(|of| own != resource || **of != verb).collect();
-            json!({"apiGroups": [group], "resources": [own], "verbs": verbs})
-        };
         let login = self.kube.user();
-        let whereabouts = "whereabouts.cni.cncf.io";
-        let rules = json!([
-            rule(whereabouts, "ippools", &["get", "list", "create", "patch"]),
-            rule(whereabouts, RESERVATIONS, &STICKY_VERBS),
-            rule("ipam-delegated.io", "stickyleases", &STICKY_VERBS),
-        ]);
-        // The rights end with the server.
-        let _ = self.kube.allow_in(&self.namespace, &login, &rules);
-        let core = [rule("", "pods", &["get"]), rule("", "nodes", &["get"])];
-        let core: Vec<&Value> = core.iter().filter(|rule| rule["verbs"] != json!([])).collect();
-        let _ = self.kube.allow(&login, &json!(core));
+        let told = kubectl(
+            self.kube,
+            &[
+                "label",
+                "--local",
+                "-o",
+                "json",
+                "a=b",
+                "-f",
+                "deploy/rbac.yaml",
+                "-f",
+                "deploy/sticky.yaml",
+            ],
+        );
+        let objects = serde_json::Deserializer::from_str(&told).into_iter::<Value>();
+        for mut object in objects.map(Result::unwrap) {
+            if let Some(rules) = object["rules"].as_array_mut() {
+                for rule in rules.iter_mut().filter(|rule| rule["resources"] == json!([resource])) {
+                    rule["verbs"].as_array_mut().unwrap().retain(|of| of != verb);
+                }
+                rules.retain(|rule| rule["verbs"] != json!([]));
+            }
+            // The rights end with the server.
+            let rules = &object["rules"];
+            match object["kind"].as_str().unwrap() {
+                "Role" => drop(self.kube.allow_in(&self.namespace, &login, rules)),
+                "ClusterRole" => drop(self.kube.allow(&login, rules)),
+                _ => {}
+            }
+        }
         self.log_in(&login);
         let group = if ["pods", "nodes"].contains(&resource) { "" } else { "ipam-delegated.io" };
         format!(
