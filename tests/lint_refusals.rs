@@ -86,6 +86,38 @@ fn pools_that_no_delegate_is_shown_fail_status_as_they_fail_add() {
 }
 
 #[test]
+fn a_sticky_name_or_a_cooldown_that_the_allocator_does_not_know_is_an_error() {
+    let (world, network) = world();
+    world.install(&binary("ipam-da-consul"));
+    let mut sticky = network.clone();
+    sticky["ipam"]["pools"][0]["sticky"] = "web-0".into();
+    let consul = |network: &Value| with(network, "consul_servers", json!(["http://127.0.0.1:1"]));
+    for (network, allocator, parts) in [
+        (&sticky, "ipam-da-local", ["pools[0].sticky", "name ipam-da-kube as the allocator"]),
+        (
+            &sticky,
+            "host-local",
+            ["host-local keeps no names", "name ipam-da-kube as the allocator"],
+        ),
+        (
+            &consul(&with(&network, "cooldown", json!("30s"))),
+            "ipam-da-consul",
+            ["ipam.cooldown: this allocator does not know", "remove it, or name ipam-da-local"],
+        ),
+    ] {
+        let network = with(network, "delegates", json!(["ipam-ds-static", allocator]));
+        let (error, add) = refused(&world, &network);
+        has(&error, &parts);
+        has(&add, &parts);
+    }
+    // A standard plugin reads no cooldown.
+    let plain = with(&network, "delegates", json!(["ipam-ds-static", "host-local"]));
+    let (_, found) = lint(&world, &with(&plain, "cooldown", json!("30s")));
+    let warning = "warning: ipam.cooldown: no delegate of the chain reads it";
+    assert!(found.iter().any(|it| it.starts_with(warning)), "{found:#?}");
+}
+
+#[test]
 fn a_selector_behind_an_allocator_may_name_pools_for_the_next_one() {
     let (world, network) = world();
     world.selector("ipam-ds-x", &json!([{"name": "blue", "ranges": [{"subnet": "10.61.0.0/24"}]}]));

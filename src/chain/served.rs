@@ -81,7 +81,7 @@ pub(crate) fn refuse_unknown_ranges(step: &Step, shown: &[&Value], given: &str) 
 
 /// Fails if a standard plugin is shown a pool whose address is to stay with a name: it would give
 /// any.
-fn refuse_sticky(step: &Step, shown: &[&Value]) -> Result<()> {
+pub(crate) fn refuse_sticky(step: &Step, shown: &[&Value]) -> Result<()> {
     let sticky = shown.iter().find(|pool| pool["sticky"].as_str().is_some_and(|it| !it.is_empty()));
     let Some(pool) = sticky else { return Ok(()) };
     let (name, pool) = (&step.name, describe_pool(pool));

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::allocators::about_no_pool;
 use super::findings::Findings;
 use crate::chain::plan::Step;
-use crate::chain::served::{refuse_unknown_ranges, serves};
+use crate::chain::served::{refuse_sticky, refuse_unknown_ranges, serves};
 use crate::chain::session::Session;
 use crate::chain::unshown_pools::UnshownPools;
 use crate::operator::call::Operator;
@@ -49,7 +49,9 @@ impl Findings {
             if shown.is_empty() {
                 continue;
             }
-            if let Err(error) = refuse_unknown_ranges(step, &shown, "an address") {
+            let refused = refuse_sticky(step, &shown)
+                .and_then(|()| refuse_unknown_ranges(step, &shown, "an address"));
+            if let Err(error) = refused {
                 self.error(&error);
                 continue;
             }
