@@ -7,7 +7,9 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use super::memory::{MemoryLedger, MemoryStore, MemoryToken, kept_out};
 use super::table::{Table, fits, usable};
-use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, Need, View, ViewQuery};
+use ipam_kit::allocate::ledger::{
+    Change, Commit, Entry, Ledger, Need, PoolView, Used, View, ViewQuery,
+};
 use ipam_kit::allocate::{Lease, Owner, PoolRequest, Profile, Reach, cooldown};
 use ipam_kit::cni::{IfName, NetworkName};
 use ipam_kit::delegate::Request;
@@ -45,13 +47,15 @@ pub enum Bug {
     NamesForgotten,
     /// No address rests after its release.
     RestForgotten,
+    /// An address that rests counts as taken.
+    RestTaken,
     /// The lease is another one than the store chose.
     ChoiceIgnored,
 }
 
 impl Bug {
     /// Every one.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Overwrite,
         Self::CheckThenPut,
         Self::ReleaseOfAny,
@@ -66,6 +70,7 @@ impl Bug {
         Self::EarlierBelieved,
         Self::NamesForgotten,
         Self::RestForgotten,
+        Self::RestTaken,
         Self::ChoiceIgnored,
     ];
 }
@@ -248,6 +253,13 @@ impl Ledger for Mutant {
         let sure = view.sure || (stale && !query.may_guess);
         if self.bug == Some(Bug::RestForgotten) {
             view.pools.iter_mut().for_each(|pool| pool.resting.clear());
+        }
+        if self.bug == Some(Bug::RestTaken) {
+            for PoolView { used, resting, .. } in &mut view.pools {
+                if let Used::All(taken) | Used::Windows(_, taken) = used {
+                    taken.extend(resting.keys());
+                }
+            }
         }
         if !is_believed {
             self.shown = self.indexed(&owner, view.held);

@@ -195,7 +195,9 @@ fn found_by(bug: Bug) -> (&'static [&'static str], &'static [&'static str]) {
         Bug::EarlierKept => (&["a_view_after_another_is_committed_on"], &[]),
         Bug::EarlierBelieved => (&["a_proof_after_a_guess_shows_what_is_held"], &[]),
         Bug::NamesForgotten => (&[], &["an_address_stays_with_its_name_for_its_time"]),
-        Bug::RestForgotten => (&[], &["a_freed_address_rests_until_nothing_else_is_free"]),
+        Bug::RestForgotten | Bug::RestTaken => {
+            (&[], &["a_freed_address_rests_until_nothing_else_is_free"])
+        }
         Bug::ChoiceIgnored => (
             &["an_owner_holds_what_the_store_chose"],
             &[
