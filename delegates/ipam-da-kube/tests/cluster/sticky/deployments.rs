@@ -11,16 +11,76 @@ use serde_json::{Value, json};
 use crate::common::Desk;
 use crate::common::sticky::{kubectl, sticky_desk};
 
-/// The network of the README of vivekskrishna/whereabouts, as it is there.
-fn network_of_the_fork() -> Value {
-    json!({
-        "cniVersion": "0.3.0", "name": "whereaboutsexample", "args": {"pool": "pool1"},
-        "type": "macvlan", "master": "ens38", "mode": "bridge",
-        "ipam": {
-            "type": "whereabouts", "datastore": "kubernetes", "range": "192.168.2.225/28",
-            "log_file": "/tmp/whereabouts.log", "log_level": "debug",
-        },
-    })
+/// The Deployment of the README of vivekskrishna/whereabouts, word for word.
+const DEPLOYMENT_OF_THE_FORK: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  creationTimestamp: null
+  labels:
+    app: test
+  name: test
+spec:
+  replicas: 1
+  selector:
+    matchLabels:
+      app: test
+  strategy: {}
+  template:
+    metadata:
+      annotations:
+        k8s.v1.cni.cncf.io/networks: whereabouts-conf
+        podname: test234
+      creationTimestamp: null
+      labels:
+        app: test
+    spec:
+      containers:
+      - image: nginx
+        imagePullPolicy: IfNotPresent
+        name: nginx
+        resources: {}
+";
+
+/// Its network, without the remarks of the README.
+const NETWORK_OF_THE_FORK: &str = "\
+apiVersion: \"k8s.cni.cncf.io/v1\"
+kind: NetworkAttachmentDefinition
+metadata:
+  name: whereabouts-conf
+spec:
+  config: '{
+      \"cniVersion\": \"0.3.0\",
+      \"name\": \"whereaboutsexample\",
+      \"args\": {\"pool\": \"pool1\"},
+      \"type\": \"macvlan\",
+      \"master\": \"ens38\",
+      \"mode\": \"bridge\",
+      \"ipam\": {
+        \"type\": \"whereabouts\",
+        \"datastore\": \"kubernetes\",
+        \"range\": \"192.168.2.225/28\",
+        \"log_file\": \"/tmp/whereabouts.log\",
+        \"log_level\": \"debug\"
+      }
+    }'
+";
+
+/// The object of a manifest, whose kind the server may not have.
+#[track_caller]
+fn object_of(desk: &Desk, manifest: &str) -> Value {
+    let file = desk.folder.path().join("manifest.yaml");
+    fs::write(&file, manifest).unwrap();
+    let file = file.to_str().unwrap();
+    let told = kubectl(desk.kube, &["label", "--local", "-f", file, "-o", "json", "a=b"]);
+    serde_json::from_str(&told).unwrap()
+}
+
+/// The configuration of a NetworkAttachmentDefinition.
+#[track_caller]
+fn network_of(desk: &Desk, manifest: &str) -> Value {
+    let config = object_of(desk, manifest)["spec"]["config"].clone();
+    serde_json::from_str(config.as_str().unwrap()).unwrap()
 }
 
 /// A node with the preset.
@@ -88,9 +148,10 @@ fn the_example_of_the_fork_keeps_its_address_where_no_del_was_sent_for_the_faile
     let object = format!("n1.{}", desk.namespace);
     desk.client.create_node(&NodeObject::named(&object));
     let [failed, next] = [(); 2].map(|()| PresetNode::new(&desk));
-    let annotations =
-        json!({"k8s.v1.cni.cncf.io/networks": "whereabouts-conf", "podname": "test234"});
-    let mut network = network_of_the_fork();
+    let deployment = object_of(&desk, DEPLOYMENT_OF_THE_FORK);
+    let annotations = deployment["spec"]["template"]["metadata"]["annotations"].clone();
+    let mut network = network_of(&desk, NETWORK_OF_THE_FORK);
+    // The one addition: the network allows pods to name themselves.
     network["ipam"]["pod"] = json!({"sticky": "name", "nameScope": "cluster"});
     let uid = desk.create_owned_pod("test-5d8f7-abcde", &object, &annotations, "ReplicaSet");
     let pod = ["test-5d8f7-abcde", &uid];
@@ -118,14 +179,7 @@ fn pods_of_a_stateful_set_keep_their_addresses_from_node_to_node() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/statefulset.yaml");
     let example = fs::read_to_string(example).unwrap();
     let (definition, set) = example.split_once("\n---\n").unwrap();
-    let file = desk.folder.path().join("set.yaml");
-    fs::write(&file, set).unwrap();
-    let file = file.to_str().unwrap();
-    // The server of the tests has no StatefulSets, and kubectl knows them.
-    let told = kubectl(desk.kube, &["label", "--local", "-f", file, "-o", "json", "a=b"]);
-    let set: Value = serde_json::from_str(&told).unwrap();
-    let config = definition.split_once("config: '").unwrap().1.split_once('\'').unwrap().0;
-    let network: Value = serde_json::from_str(config).unwrap();
+    let (network, set) = (network_of(&desk, definition), object_of(&desk, set));
     let annotations = &set["spec"]["template"]["metadata"]["annotations"];
     assert_eq!(annotations["k8s.v1.cni.cncf.io/networks"], network["name"]);
     let round = |container: &str, first: usize| -> Vec<String> {
