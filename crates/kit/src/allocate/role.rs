@@ -56,7 +56,7 @@ impl<L: Ledger> Delegate for Allocate<L> {
         let (mut result, left) = requested.into_result(before);
         result.ips.extend(leases.iter().map(|lease| IpConfig::new(lease.address, lease.gateway)));
         result.ips.extend(static_ips);
-        if let Err(error) = result.to_json(request.network.version()) {
+        if let Err(error) = result.fits(request.network.version()) {
             // The answer fails, so the addresses go back.
             return Err(error.and(give_back::<L>(request, leases).err()));
         }

@@ -19,7 +19,9 @@ mod version;
 pub use args::{Args, RequestedAddress};
 pub use attachment::{Attachment, ContainerId, IfName, NetworkName};
 pub use environment::Environment;
-pub use network::{Network, ValidAttachments, kind, parse_object, parse_value, shown, shown_url};
+pub use network::{
+    Network, ValidAttachments, kind, parse_object, parse_value, shown, shown_url, to_text,
+};
 pub(crate) use result::POOLS;
 pub use result::{Dns, IpConfig, IpamResult, Route};
 pub use verb::Verb;

@@ -1,3 +1,4 @@
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -231,6 +232,14 @@ pub fn parse_object(bytes: &[u8], what: &str) -> Result<Map<String, Value>> {
         Err(error) => Err(Error::new(ErrorCode::DECODE, format!("{what} is not one JSON object"))
             .caused_by(error)),
     }
+}
+
+/// Members as JSON text, in one pass: [`Value::to_string`](ToString::to_string) formats each piece.
+///
+/// # Panics
+/// A key of a map is not a string.
+pub fn to_text<T: Serialize + ?Sized>(value: &T) -> String {
+    serde_json::to_string(value).expect("keys are strings")
 }
 
 /// A value as an error shows it where a string belongs: the string, or the kind of any other value,

@@ -98,10 +98,11 @@ pub struct Dns(pub Map<String, Value>);
 impl IpamResult {
     /// Reads a result of any version; `path` is its place, for errors.
     pub fn parse(value: &Value, path: &str) -> Result<Self> {
-        let Value::Object(object) = value else {
-            return Err(Error::config(path, "expected an object"));
-        };
-        let mut extra = object.clone();
+        Self::from_object(into_object(value.clone(), path)?, path)
+    }
+
+    /// [`IpamResult::parse`] of an object.
+    pub fn from_object(mut extra: Map<String, Value>, path: &str) -> Result<Self> {
         extra.remove("cniVersion");
         let mut result = Self { extra, ..Self::default() };
         result.take_ips(path)?;
@@ -120,17 +121,46 @@ impl IpamResult {
     /// Up to 0.2.0 only one address per family has a place: a second one is an error, since a
     /// dropped address would stay leased without anybody knowing.
     pub fn to_json(&self, version: Version) -> Result<Value> {
-        let mut object = self.extra.clone();
+        self.clone().into_json(version)
+    }
+
+    /// [`IpamResult::to_json`] of a result that is not needed any more.
+    pub fn into_json(mut self, version: Version) -> Result<Value> {
+        let mut object = std::mem::take(&mut self.extra);
         object.insert("cniVersion".to_owned(), version.as_str().into());
         if version.has_single_addresses() {
-            self.put_single_addresses(&mut object, version)?;
+            self.fits(version)?;
+            self.put_single_addresses(&mut object);
         } else {
             self.put_ips(&mut object, version);
         }
         if version < Version::V1_0_0 || !self.dns.0.is_empty() {
-            object.insert("dns".to_owned(), Value::Object(self.dns.0.clone()));
+            object.insert("dns".to_owned(), Value::Object(self.dns.0));
         }
         Ok(Value::Object(object))
+    }
+
+    /// Fails if the form of `version` has no place for an address.
+    ///
+    /// # Errors
+    /// Up to 0.2.0 there is one place for each family.
+    pub fn fits(&self, version: Version) -> Result<()> {
+        if !version.has_single_addresses() {
+            return Ok(());
+        }
+        let seconds = [true, false]
+            .into_iter()
+            .filter_map(|v4| self.ips.iter().filter(|ip| ip.address.addr().is_ipv4() == v4).nth(1));
+        match seconds.map(|second| second.address).next() {
+            None => Ok(()),
+            Some(second) => Err(Error::new(
+                ErrorCode::INCOMPATIBLE_VERSION,
+                format!(
+                    "cniVersion {version} allows one address per family: {second} is the second"
+                ),
+            )
+            .advise("use cniVersion 0.3.0 or newer")),
+        }
     }
 
     /// Whether an address is among `ips`.
@@ -173,24 +203,10 @@ impl IpamResult {
         }
     }
 
-    fn put_single_addresses(
-        &self,
-        object: &mut Map<String, Value>,
-        version: Version,
-    ) -> Result<()> {
+    fn put_single_addresses(&self, object: &mut Map<String, Value>) {
         for (key, v4) in [("ip4", true), ("ip6", false)] {
             let mut ips = self.ips.iter().filter(|ip| ip.address.addr().is_ipv4() == v4);
             let Some(ip) = ips.next() else { continue };
-            if let Some(second) = ips.next() {
-                return Err(Error::new(
-                    ErrorCode::INCOMPATIBLE_VERSION,
-                    format!(
-                        "cniVersion {version} allows one address per family: {} is the second",
-                        second.address
-                    ),
-                )
-                .advise("use cniVersion 0.3.0 or newer"));
-            }
             let mut entry = json!({ "ip": ip.address.to_string() });
             if let Some(gateway) = ip.gateway {
                 entry["gateway"] = gateway.to_string().into();
@@ -209,9 +225,9 @@ impl IpamResult {
         }
         // A selector has routes before there is an address to hang them on: the next delegate
         // reads them here. The form itself has no place for them.
-        let pools = self.extra.get(POOLS).and_then(Value::as_array);
+        let pools = object.get(POOLS).and_then(Value::as_array);
         if !self.ips.is_empty() && pools.is_none_or(Vec::is_empty) {
-            return Ok(());
+            return;
         }
         let homeless = |route: &&Route| {
             let v4 = route.dst.addr().is_ipv4();
@@ -222,7 +238,6 @@ impl IpamResult {
         if !homeless.is_empty() {
             object.insert("routes".to_owned(), homeless.into());
         }
-        Ok(())
     }
 }
 

@@ -64,7 +64,7 @@ impl SectionCall {
         let pools = offer.pools.into_iter().map(|pool| SectionPool::into_pool(pool).to_json());
         result.extra.insert("pools".to_owned(), pools.collect());
         add_to(&mut result, offer.routes, offer.dns);
-        result.to_json(request.network.version()).map(Some)
+        result.into_json(request.network.version()).map(Some)
     }
 
     fn offer(self) -> Result<Option<(IpamSection, Request)>> {
