@@ -91,7 +91,7 @@ impl<'a> ChainRun<'a> {
             let network = &self.session.request.network;
             let stdin = run.stdin(network, &self.handoff.result, self.handoff.input())?;
             if !step.is_selector() {
-                file.append(&Event::Running(run.clone()))?;
+                file.append_running(&run)?;
                 self.runs.push(run.into());
             }
             let environment = self.session.environment.clone();

@@ -1,8 +1,10 @@
 //! The state between two delegates: the configuration of the next, and the answers so far.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use log::debug;
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::entry::is_entry_key;
@@ -13,7 +15,7 @@ use super::record::{Granted, Run};
 use super::served::{compare_with_pools, describe_pools, serves, unserved};
 use super::session::Session;
 use super::store_access::chose_only_addresses;
-use ipam_kit::cni::{IpConfig, IpamResult, Network, Route, Verb};
+use ipam_kit::cni::{IpConfig, IpamResult, Network, Route, Verb, to_text};
 use ipam_kit::contract::{DelegateAnswer, DelegateInput};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::Settings;
@@ -35,7 +37,7 @@ pub(crate) struct Handoff<'a> {
     /// Addresses that selectors named outside of pools, and that no delegate has answered yet.
     static_addresses: Vec<IpConfig>,
     /// The section `ipam` with the settings that selectors put over it.
-    ipam: PatchedIpam,
+    ipam: PatchedIpam<'a>,
     /// A selector's settings had ranges: those of the runtime are in them.
     ip_ranges_consumed: bool,
 }
@@ -277,27 +279,37 @@ impl Run {
         prev_result: &IpamResult,
         input: DelegateInput,
     ) -> Result<String> {
-        let mut config = network.config().clone();
-        config.insert("ipam".to_owned(), Value::Object(self.ipam.clone()));
+        let config = network.config().iter();
+        let mut members: BTreeMap<&str, Member<'_>> =
+            config.map(|(key, value)| (key.as_str(), Member::Value(value))).collect();
+        members.insert("ipam", Member::Object(&self.ipam));
         if let Some(args) = &self.args {
-            config.insert("args".to_owned(), args.clone());
+            members.insert("args", Member::Value(args));
         }
+        if let Some(runtime) = self.runtime_config(network) {
+            members.insert("runtimeConfig", Member::Own(runtime));
+        }
+        if !self.is_standalone() {
+            let mut prev_result = prev_result.clone();
+            DelegateInput { pools: self.pools.clone(), ..input }.write_to(&mut prev_result);
+            members.insert("prevResult", Member::Own(prev_result.into_json(network.version())?));
+        }
+        Ok(to_text(&members))
+    }
+
+    /// Another `runtimeConfig` than the configuration's: with the ranges of this run, or without any.
+    fn runtime_config(&self, network: &Network) -> Option<Value> {
+        let configured = network.config().get("runtimeConfig");
+        let mut runtime = match configured {
+            None => Map::new(),
+            Some(Value::Object(runtime)) => runtime.clone(),
+            Some(_) => return None,
+        };
+        let had = runtime.remove("ipRanges");
         if let Some(ranges) = &self.ip_ranges {
-            let runtime =
-                config.entry("runtimeConfig").or_insert_with(|| Value::Object(Map::new()));
-            if let Value::Object(runtime) = runtime {
-                runtime.insert("ipRanges".to_owned(), ranges.clone());
-            }
-        } else if let Some(Value::Object(runtime)) = config.get_mut("runtimeConfig") {
-            runtime.remove("ipRanges");
+            runtime.insert("ipRanges".to_owned(), ranges.clone());
         }
-        if self.is_standalone() {
-            return Ok(Value::Object(config).to_string());
-        }
-        let mut prev_result = prev_result.clone();
-        DelegateInput { pools: self.pools.clone(), ..input }.write_to(&mut prev_result);
-        config.insert("prevResult".to_owned(), prev_result.to_json(network.version())?);
-        Ok(Value::Object(config).to_string())
+        (had.is_some() || self.ip_ranges.is_some()).then_some(Value::Object(runtime))
     }
 
     /// Whether this run has the keys of an entry of `ipam.delegates`, secrets aside.
@@ -308,9 +320,19 @@ impl Run {
     }
 }
 
+/// A member of a delegate's input.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Member<'a> {
+    /// Of the configuration, as it came.
+    Value(&'a Value),
+    Object(&'a Map<String, Value>),
+    Own(Value),
+}
+
 /// An answer as the result and the members of the contract.
 fn split(step: &Step, answer: Map<String, Value>) -> Result<(IpamResult, DelegateAnswer)> {
-    let parsed = IpamResult::parse(&Value::Object(answer), "its answer").and_then(|mut result| {
+    let parsed = IpamResult::from_object(answer, "its answer").and_then(|mut result| {
         let members = DelegateAnswer::take_from(&mut result)?;
         Ok((result, members))
     });

@@ -1,26 +1,28 @@
 //! The section `ipam` with the settings that selectors put over it: each delegate gets those for it.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 
 use super::patch::merge_patch;
 use super::plan::Step;
-use ipam_kit::delegate::selector_keys::{SELECTOR_KEYS, other_spelling, refuse_forbidden, twice};
+use ipam_kit::delegate::selector_keys::{SELECTOR_KEYS, other_spellings, refuse_forbidden, twice};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::Settings;
 
 /// The section `ipam` between two delegates, with the settings of the selectors before.
 #[derive(Clone, Debug)]
-pub(crate) struct PatchedIpam {
+pub(crate) struct PatchedIpam<'a> {
     /// With all settings, for standard plugins.
-    for_plugins: Map<String, Value>,
+    for_plugins: Cow<'a, Map<String, Value>>,
     /// With those that a selector may set for `ipam-ds-*` and `ipam-da-*`.
-    for_ours: Map<String, Value>,
+    for_ours: Cow<'a, Map<String, Value>>,
 }
 
-impl PatchedIpam {
+impl<'a> PatchedIpam<'a> {
     /// As the network configuration has it.
-    pub(super) fn new(ipam: &Map<String, Value>) -> Self {
-        Self { for_plugins: ipam.clone(), for_ours: ipam.clone() }
+    pub(super) fn new(ipam: &'a Map<String, Value>) -> Self {
+        Self { for_plugins: Cow::Borrowed(ipam), for_ours: Cow::Borrowed(ipam) }
     }
 
     /// The section for a delegate, without its own keys.
@@ -62,15 +64,18 @@ impl PatchedIpam {
                 name = step.name
             )));
         }
-        let mut for_plugins = self.for_plugins.clone();
-        merge_patch(&mut for_plugins, patch);
+        let is_removed = |key: &str| patch.get(key).is_some_and(Value::is_null);
         for (key, _) in patch.iter().filter(|(_, value)| !value.is_null()) {
-            if let Some(other) = other_spelling(&for_plugins, key) {
+            let stays = |other: &&str| !is_removed(other);
+            if let Some(other) = other_spellings(&self.for_plugins, key).find(stays) {
                 return Err(twice(&format!("{PATH}{}", key.escape_debug()), other));
             }
         }
-        self.for_plugins = for_plugins;
-        merge_patch(&mut self.for_ours, &ours);
+        if patch.is_empty() {
+            return Ok(());
+        }
+        merge_patch(self.for_plugins.to_mut(), patch);
+        merge_patch(self.for_ours.to_mut(), &ours);
         Ok(())
     }
 }
@@ -108,7 +113,8 @@ mod tests {
     fn merged(before: Option<&str>, sets: &[&str], patch: Value) -> Result<(Value, Value)> {
         let ipam =
             json!({"subnet": "10.0.0.0/24", "etcd": {"endpoints": ["a"], "user": "u"}, "x": 1});
-        let mut section = PatchedIpam::new(&object(ipam));
+        let ipam = object(ipam);
+        let mut section = PatchedIpam::new(&ipam);
         let mut step = Step::new("ipam-ds-x", "/bin/ipam-ds-x".into());
         step.next_allocator = before.map(str::to_owned);
         step.sets = sets.iter().map(|key| (*key).to_owned()).collect();

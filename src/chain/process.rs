@@ -108,6 +108,7 @@ impl<'a> Process<'a> {
         let mut stdout = Vec::new();
         let mut stderr_tail = Vec::new();
         let mut incomplete = Vec::new();
+        let mut buffer = [0; 4096];
         loop {
             let left = self.time.saturating_sub(self.began.elapsed());
             if left.is_zero() {
@@ -116,8 +117,8 @@ impl<'a> Process<'a> {
             }
             let exited = self.wait(left);
             self.stdin.feed();
-            read_available(&mut self.stdout, |piece| stdout.extend_from_slice(piece));
-            read_available(&mut self.stderr, |piece| {
+            read_available(&mut self.stdout, &mut buffer, |piece| stdout.extend_from_slice(piece));
+            read_available(&mut self.stderr, &mut buffer, |piece| {
                 pass_on(piece, &mut incomplete);
                 stderr_tail.extend_from_slice(piece);
                 let excess = stderr_tail.len().saturating_sub(STDERR_TAIL);
@@ -130,7 +131,10 @@ impl<'a> Process<'a> {
             if exited && let Ok(Some(status)) = self.child.try_wait() {
                 if self.pidfd.is_none() {
                     // It may have answered and ended since it was read from.
-                    read_available(&mut self.stdout, |piece| stdout.extend_from_slice(piece));
+                    let stdout_pipe = &mut self.stdout;
+                    read_available(stdout_pipe, &mut buffer, |piece| {
+                        stdout.extend_from_slice(piece)
+                    });
                 }
                 // What a descendant still prints is not the delegate's answer.
                 return Ok(ProcessOutput { status, stdout, stderr_tail });
@@ -307,14 +311,13 @@ fn pass_on(piece: &[u8], incomplete: &mut Vec<u8>) {
 }
 
 /// Reads the available bytes, and closes the pipe at its end.
-fn read_available(pipe: &mut Option<PipeReader>, mut take: impl FnMut(&[u8])) {
-    let mut piece = [0; 4096];
+fn read_available(pipe: &mut Option<PipeReader>, buffer: &mut [u8], mut take: impl FnMut(&[u8])) {
     // Bounded, so that a flood does not keep the loop from looking at the clock.
     for _ in 0..64 {
         let Some(reader) = pipe else { return };
-        match reader.read(&mut piece) {
+        match reader.read(buffer) {
             Ok(0) => *pipe = None,
-            Ok(n) => take(&piece[..n]),
+            Ok(n) => take(&buffer[..n]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
             Err(_) => *pipe = None,

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant, SystemTime};
 use log::{debug, warn};
 use rustix::fs::OFlags;
 
-use super::lines::{ParseError, parse, write};
+use super::lines::{ParseError, parse, write, write_running};
 use super::opening::{
     APPEND, OpenError, inherited, is_absent, is_something_else, make_file, open_file, unreadable,
 };
 use super::place::RecordPlace;
-use super::{Event, Record, now};
+use super::{Event, Record, Run, now};
 use ipam_kit::error::{Error, ErrorCode, Result};
 use ipam_kit::host::{is_at, lock, make_private_folder, open_own};
 use ipam_kit::presence::Presence;
@@ -254,7 +254,17 @@ impl RecordFile {
 
     /// Appends an event in one write.
     pub(crate) fn append(&mut self, event: &Event) -> Result<()> {
-        self.write(event).map_err(|error| {
+        self.append_line(write(event))
+    }
+
+    /// Appends that a delegate is about to run.
+    pub(crate) fn append_running(&mut self, run: &Run) -> Result<()> {
+        self.append_line(write_running(run))
+    }
+
+    fn append_line(&mut self, line: serde_json::Result<String>) -> Result<()> {
+        let written = line.map_err(io::Error::other).and_then(|line| self.write_line(line));
+        written.map_err(|error| {
             let error_kind = error.kind();
             Error::new(
                 ErrorCode::RECORD,
@@ -268,8 +278,7 @@ impl RecordFile {
         })
     }
 
-    fn write(&mut self, event: &Event) -> io::Result<()> {
-        let mut line = write(event).map_err(io::Error::other)?;
+    fn write_line(&mut self, mut line: String) -> io::Result<()> {
         if self.torn {
             line.insert(0, '\n');
         }

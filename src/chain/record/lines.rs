@@ -1,11 +1,12 @@
 //! A record as text: one JSON line per event.
 
+use std::borrow::Cow;
 use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, from_value};
 
-use super::{Event, Failed, FailureReason, Granted, Held, LastRun, Record};
+use super::{Event, Failed, FailureReason, Granted, Held, LastRun, Record, Run};
 use ipam_kit::error::ErrorCode;
 
 /// The newest format that this program reads. A record of format 1 does not name it.
@@ -42,7 +43,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Record, ParseError> {
 pub(super) fn write(event: &Event) -> serde_json::Result<String> {
     let mut line = match event {
         Event::Attempt(header) => serde_json::to_string(header),
-        Event::Running(run) => serde_json::to_string(run),
+        Event::Running(run) => return write_running(run),
         Event::Held(held, grants) => serde_json::to_string(&HeldLine::new(held, grants)),
         Event::Failed(failed, last_run) => {
             serde_json::to_string(&FailedLine::new(failed, *last_run))
@@ -51,6 +52,13 @@ pub(super) fn write(event: &Event) -> serde_json::Result<String> {
         Event::Forgotten(extra) => serde_json::to_string(&ForgottenLine { extra: extra.clone() }),
         Event::Unknown(line) => Ok(line.clone()),
     }?;
+    line.push('\n');
+    Ok(line)
+}
+
+/// [`Event::Running`] as a line.
+pub(super) fn write_running(run: &Run) -> serde_json::Result<String> {
+    let mut line = serde_json::to_string(run)?;
     line.push('\n');
     Ok(line)
 }
@@ -71,7 +79,7 @@ fn read(line: &[u8], mut members: Map<String, Value>) -> serde_json::Result<Even
     Ok(match name.as_ref().and_then(Value::as_str).unwrap_or_default() {
         "attempt" => Event::Attempt(from_value(members)?),
         "running" => Event::Running(from_value(members)?),
-        "held" => from_value::<HeldLine>(members)?.into(),
+        "held" => from_value::<HeldLine<'_>>(members)?.into(),
         "failed" => from_value::<FailedLine>(members)?.into(),
         "released" => Event::Released(from_value(members)?),
         "forgotten" => Event::Forgotten(from_value(members)?),
@@ -82,26 +90,28 @@ fn read(line: &[u8], mut members: Map<String, Value>) -> serde_json::Result<Even
 
 #[derive(Deserialize, Serialize)]
 #[serde(tag = "event", rename = "held")]
-struct HeldLine {
+struct HeldLine<'a> {
     time: u64,
     /// One for each `running` of the attempt, in order.
-    gave: Vec<Granted>,
-    result: Value,
+    gave: Cow<'a, [Granted]>,
+    result: Cow<'a, Value>,
     #[serde(flatten)]
-    extra: Map<String, Value>,
+    extra: Cow<'a, Map<String, Value>>,
 }
 
-impl HeldLine {
-    fn new(held: &Held, grants: &[Granted]) -> Self {
-        let Held { time, result, extra } = held.clone();
-        Self { time, gave: grants.to_vec(), result, extra }
+impl<'a> HeldLine<'a> {
+    fn new(held: &'a Held, grants: &'a [Granted]) -> Self {
+        let Held { time, result, extra } = held;
+        let (result, extra) = (Cow::Borrowed(result), Cow::Borrowed(extra));
+        Self { time: *time, gave: Cow::Borrowed(grants), result, extra }
     }
 }
 
-impl From<HeldLine> for Event {
-    fn from(line: HeldLine) -> Self {
+impl From<HeldLine<'_>> for Event {
+    fn from(line: HeldLine<'_>) -> Self {
         let HeldLine { time, gave, result, extra } = line;
-        Self::Held(Held { time, result, extra }, gave)
+        let (result, extra) = (result.into_owned(), extra.into_owned());
+        Self::Held(Held { time, result, extra }, gave.into_owned())
     }
 }
 

@@ -1,5 +1,6 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::{Args, Attachment, ContainerId, IfName, Verb};
 use crate::error::{Error, ErrorCode, Result};
@@ -7,8 +8,8 @@ use crate::error::{Error, ErrorCode, Result};
 /// The environment a plugin was called with.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
-    /// Each name once, in order.
-    variables: Vec<(OsString, OsString)>,
+    /// Each name once, in order. Copies share them: each call of a delegate has one.
+    variables: Vec<Arc<(OsString, OsString)>>,
 }
 
 impl Environment {
@@ -25,7 +26,7 @@ impl Environment {
 
     /// Every variable, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
-        self.variables.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
+        self.variables.iter().map(|variable| (variable.0.as_os_str(), variable.1.as_os_str()))
     }
 
     /// Sets a variable.
@@ -96,13 +97,13 @@ impl Environment {
 
     fn put(&mut self, name: OsString, value: OsString) {
         match self.place(&name) {
-            Ok(at) => self.variables[at].1 = value,
-            Err(at) => self.variables.insert(at, (name, value)),
+            Ok(at) => self.variables[at] = Arc::new((name, value)),
+            Err(at) => self.variables.insert(at, Arc::new((name, value))),
         }
     }
 
     fn place(&self, name: &OsStr) -> Result<usize, usize> {
-        self.variables.binary_search_by(|(known, _)| known.as_os_str().cmp(name))
+        self.variables.binary_search_by(|known| known.0.as_os_str().cmp(name))
     }
 }
 

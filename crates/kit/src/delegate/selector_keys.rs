@@ -86,18 +86,21 @@ pub fn refuse_forbidden(
                 Settings::PATH
             )));
         }
-        if let Some(other) = other_spelling(set, key).filter(|_| !value.is_null()) {
+        if let Some(other) = other_spellings(set, key).next().filter(|_| !value.is_null()) {
             return Err(twice(&path, other));
         }
     }
     Ok(())
 }
 
-/// Another key that differs from this one only in case, and is not null.
-pub fn other_spelling<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
+/// The other keys that differ from this one only in case, and are not null.
+pub fn other_spellings<'a>(
+    object: &'a Map<String, Value>,
+    key: &str,
+) -> impl Iterator<Item = &'a str> {
     let others = object.iter().filter(|(_, value)| !value.is_null());
-    let mut others = others.map(|(other, _)| other.as_str()).filter(|other| *other != key);
-    others.find(|other| is_same_to_go(other, key))
+    let others = others.map(|(other, _)| other.as_str());
+    others.filter(move |other| *other != key && is_same_to_go(other, key))
 }
 
 /// The error of a key that is there twice, in different case.
