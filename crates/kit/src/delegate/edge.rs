@@ -1,25 +1,28 @@
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::log::{error, warn};
+use rustix::buffer::spare_capacity;
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, makedev};
+use rustix::io::{read, retry_on_intr};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::stdio::stdin;
 use serde_json::{Map, Value};
 
 use super::request::deadline_from_env;
 use super::{CliCall, Delegate, Mark, Request};
-use crate::cni::{Environment, Verb, Version};
+use crate::cni::{Environment, Verb, Version, to_text};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{Settings, show_duration};
 use crate::log::{LogSettings, line_to_stderr, write_without_waiting};
 use crate::text::visible;
 
 /// A network configuration is a few KiB; a caller that never ends must not fill the memory.
-const STDIN_LIMIT: u64 = 16 * 1024 * 1024;
+const STDIN_LIMIT: usize = 16 * 1024 * 1024;
 
 /// How long an answer may take to be written when the time is over.
 const DELIVERY: Duration = Duration::from_millis(100);
@@ -90,7 +93,7 @@ fn answer_person(
 ) -> Option<Result<String>> {
     let mut stdin = Vec::new();
     if arguments.iter().any(|argument| argument == "-")
-        && let Err(error) = std::io::stdin().take(STDIN_LIMIT).read_to_end(&mut stdin)
+        && let Err(error) = io::stdin().take(STDIN_LIMIT as u64).read_to_end(&mut stdin)
     {
         return Some(Err(Error::io("cannot read stdin", error)));
     }
@@ -127,20 +130,19 @@ pub fn serve(name: &'static str, delegate: &dyn Delegate, environment: Environme
         log_refusal(name, None, &error);
         return ExitCode::FAILURE;
     }
-    let mut stdin = Vec::with_capacity(8192);
-    let read = std::io::stdin().take(STDIN_LIMIT).read_to_end(&mut stdin);
+    let stdin = read_stdin();
     let settings = Settings::load_for(environment.verb().ok().flatten());
-    let reply = match (read, settings) {
+    let reply = match (stdin, settings) {
         (Err(error), _) => {
             let error = Error::io("cannot read stdin", error);
             log_refusal(name, None, &error);
             Reply::error(Version::NEWEST, &error)
         }
-        (_, Err(error)) => {
+        (Ok(stdin), Err(error)) => {
             log_refusal(name, None, &error);
             Reply::error(version_for_errors(&stdin), &error)
         }
-        (Ok(_), Ok(settings)) => {
+        (Ok(stdin), Ok(settings)) => {
             let verbose = settings.verbose.then(|| settings.log_dir.clone());
             answer_with(delegate, environment, &stdin, settings, |request| match request {
                 Ok(request) => start_log(name, request),
@@ -149,6 +151,21 @@ pub fn serve(name: &'static str, delegate: &dyn Delegate, environment: Environme
         }
     };
     deliver(name, delegate, reply)
+}
+
+/// Reads stdin up to its limit, without the buffer of the standard library: each page of memory that
+/// is touched costs as much as a thousand instructions.
+fn read_stdin() -> io::Result<Vec<u8>> {
+    let mut text = Vec::with_capacity(2048);
+    while text.len() < STDIN_LIMIT {
+        if text.len() == text.capacity() {
+            text.reserve(text.capacity());
+        }
+        if retry_on_intr(|| read(stdin(), spare_capacity(&mut text)))? == 0 {
+            break;
+        }
+    }
+    Ok(text)
 }
 
 /// A whole call as a function: environment and stdin in, stdout and exit code out.
@@ -208,8 +225,8 @@ fn dispatch(delegate: &dyn Delegate, request: &Request) -> Result<Reply> {
     let Some(result) = result else {
         return Ok(Reply::success(String::new()));
     };
-    match result.to_json(request.network.version()) {
-        Ok(json) => Ok(Reply::success(json.to_string())),
+    match result.into_json(request.network.version()) {
+        Ok(json) => Ok(Reply::success(to_text(&json))),
         Err(error) if request.verb == Verb::Add => {
             Err(error.and(delegate.undelivered(request).err()))
         }
@@ -275,7 +292,10 @@ fn deliver(name: &str, delegate: &dyn Delegate, reply: Reply) -> ExitCode {
     let mut stdout = std::io::stdout().lock();
     let written = stdout.write_all(reply.stdout.as_bytes()).and_then(|()| stdout.flush());
     let Err(error) = written else {
-        return ExitCode::from(reply.exit);
+        let exit = ExitCode::from(reply.exit);
+        // The process ends with its memory: taking a request apart would only cost time.
+        std::mem::forget(reply);
+        return exit;
     };
     line_to_stderr(&format!("{name}: cannot deliver the answer on stdout: {error}"));
     if let Some(request) = &reply.granted
