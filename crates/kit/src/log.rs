@@ -11,15 +11,15 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use ::log::{LevelFilter, Log, Metadata, Record, debug};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
-use simplelog::{Config, ConfigBuilder, WriteLogger, format_description};
 
 use crate::host::{make_folder, open_own};
-use crate::text::visible;
+use crate::text::{Utc, visible};
 
 /// How a call logs.
 pub struct LogSettings<'a> {
@@ -111,17 +111,21 @@ fn open(folder: &Path, name: &str) -> io::Result<File> {
     open_own(&folder.join(format!("{name}.log")), flags, 0o640)
 }
 
+/// The libraries of HTTP and TLS log every step, with the words of a server.
+const IGNORED: [&str; 2] = ["rustls", "ureq"];
+
 /// One logger to the facade: stderr, and the file when it is asked for.
 struct Loggers(Vec<Lines>);
 
 impl Log for Loggers {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        self.0.iter().any(|logger| logger.inner.enabled(metadata))
+        let is_ignored = IGNORED.iter().any(|target| metadata.target().starts_with(target));
+        !is_ignored && self.0.iter().any(|logger| metadata.level() <= logger.level)
     }
 
     fn log(&self, record: &Record<'_>) {
-        for logger in &self.0 {
-            logger.log(record);
+        if self.enabled(record.metadata()) {
+            self.0.iter().for_each(|logger| logger.log(record));
         }
     }
 
@@ -129,69 +133,30 @@ impl Log for Loggers {
 }
 
 /// A logger whose records reach `out` in one write each.
-///
-/// simplelog writes a record in several pieces, which mix when processes share a file.
 struct Lines {
-    inner: Box<WriteLogger<Pieces>>,
-    pieces: Pieces,
+    level: LevelFilter,
     context: String,
     out: Mutex<Box<dyn Write + Send>>,
 }
 
-#[derive(Clone, Default)]
-struct Pieces(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Pieces {
-    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(piece);
-        Ok(piece.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 impl Lines {
     fn new(level: LevelFilter, context: String, out: impl Write + Send + 'static) -> Self {
-        let pieces = Pieces::default();
-        let inner = WriteLogger::new(level, format(), pieces.clone());
-        Self { inner, pieces, context, out: Mutex::new(Box::new(out)) }
+        Self { level, context, out: Mutex::new(Box::new(out)) }
     }
 
     fn log(&self, record: &Record<'_>) {
-        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        self.inner.log(record);
-        let pieces =
-            std::mem::take(&mut *self.pieces.0.lock().unwrap_or_else(PoisonError::into_inner));
-        if pieces.is_empty() {
+        if record.level() > self.level {
             return;
         }
-        let text = String::from_utf8_lossy(&pieces);
-        let text = text.trim_end();
-        let line = match text.split_once("] ") {
-            Some((head, message)) => format!("{head}] {}: {message}", self.context),
-            None => format!("{}: {text}", self.context),
-        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (time, micros) = (Utc::from(now), now.subsec_micros());
+        let (level, context, message) = (record.level(), &self.context, record.args().to_string());
+        // As many digits in each line, so that lines sort by time.
+        let line = format!("{time}.{micros:06}Z [{level}] {context}: {}", message.trim_end());
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         // One line a record, whatever the message holds.
         let _ = out.write_all(format!("{}\n", visible(&line)).as_bytes());
     }
-}
-
-fn format() -> Config {
-    ConfigBuilder::new()
-        // As many digits in each line, so that lines sort by time.
-        .set_time_format_custom(format_description!(
-            "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z"
-        ))
-        .set_time_level(LevelFilter::Error)
-        .set_target_level(LevelFilter::Off)
-        .set_thread_level(LevelFilter::Off)
-        .set_location_level(LevelFilter::Off)
-        // What HTTP and TLS are made of tells of every step, and would repeat what a server sends.
-        .add_filter_ignore_str("rustls")
-        .add_filter_ignore_str("ureq")
-        .build()
 }
 
 #[cfg(test)]

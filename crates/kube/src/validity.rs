@@ -3,6 +3,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ipam_kit::text::Utc;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -138,24 +139,7 @@ fn days_before_month(year: i64, month: i64) -> Option<i64> {
 /// As in RFC 3339.
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.rem_euclid(DAY);
-        let days = self.0.div_euclid(DAY) + days_before_year(1970);
-        // The guess is that year or the next.
-        let mut year = days * 400 / 146_097;
-        while days_before_year(year + 1) <= days {
-            year += 1;
-        }
-        while days_before_year(year) > days {
-            year -= 1;
-        }
-        let day_of_year = days - days_before_year(year);
-        let mut month = 12;
-        while days_before_month(year, month).is_some_and(|before| before > day_of_year) {
-            month -= 1;
-        }
-        let day = day_of_year - days_before_month(year, month).unwrap_or_default() + 1;
-        let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+        write!(f, "{}Z", Utc::new(self.0))
     }
 }
 

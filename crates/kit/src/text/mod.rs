@@ -8,10 +8,12 @@
 //! words of a server.
 
 mod secret;
+mod utc;
 
 use std::borrow::Cow;
 
 pub use secret::{is_secret, masked, secrets_in};
+pub use utc::Utc;
 
 /// A text as a part of one line: each character that moves the cursor, ends the line or turns the
 /// direction of writing is escaped as in Rust, such as `\n` and `\u{1b}`.
