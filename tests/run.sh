@@ -28,6 +28,9 @@ declare -A package=(
 # A kube-apiserver is built, once.
 . tests/install/servers.sh
 has_kube_apiserver || package[dpkg-source]=dpkg-dev
+# Another Python than Debian's has the module already.
+has_openwisp || python3 -c 'import ensurepip' 2>/dev/null ||
+    package[/usr/share/doc/python3-venv/copyright]=python3-venv
 
 # The tools and files that are missing, one a line.
 missing() {
@@ -76,6 +79,10 @@ if ! has_consul && ! ./tests/install/unpack-consul; then
 fi
 if ! has_kube_apiserver && ! ./tests/install/build-kube-apiserver; then
     echo "tests/run.sh: kube-apiserver is missing: name one by IPAM_DELEGATED_KUBE_APISERVER" >&2
+    exit 1
+fi
+if ! has_openwisp && ! ./tests/install/install-openwisp; then
+    echo "tests/run.sh: openwisp-ipam is missing: name one by IPAM_DELEGATED_OPENWISP" >&2
     exit 1
 fi
 [ "${1-}" != --only-install ] || exit 0

@@ -4,6 +4,7 @@
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/ipam-delegated
 consul=$cache/consul-1.8.7
 kube_apiserver=$cache/kube-apiserver-1.20.2
+openwisp=$cache/openwisp-ipam-1.3.1
 
 has_consul() {
     [ -n "${IPAM_DELEGATED_CONSUL-}" ] || command -v consul >/dev/null || [ -e "$consul/unpacked" ]
@@ -13,6 +14,13 @@ has_kube_apiserver() {
     [ -n "${IPAM_DELEGATED_KUBE_APISERVER-}" ] ||
         { [ -n "${KUBEBUILDER_ASSETS-}" ] && [ -x "$KUBEBUILDER_ASSETS/kube-apiserver" ]; } ||
         command -v kube-apiserver >/dev/null || [ -x "$kube_apiserver/kube-apiserver" ]
+}
+
+# The installation of these very packages is complete.
+has_openwisp() {
+    [ -n "${IPAM_DELEGATED_OPENWISP-}" ] ||
+        cmp -s "$(dirname "${BASH_SOURCE[0]}")/openwisp/requirements.txt" \
+            "$openwisp/requirements.txt"
 }
 
 # Goes into a folder of its own beside this one, which is removed at the end of the script. One
