@@ -41,6 +41,7 @@ pub mod machine;
 pub mod node;
 pub mod node_site;
 pub mod old;
+pub mod openwisp;
 pub mod outlasting;
 pub mod pages;
 pub mod servers;

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::consul::Consul;
 use crate::etcd::Etcd;
+use crate::openwisp::{OpenWisp, TOKEN};
 use crate::world::{Outcome, World, binary, start, wait};
 
 /// The verbs that runtimes call, in the order of an attachment's life.
@@ -61,6 +62,22 @@ impl Store for Etcd {
 
     fn pools() -> Value {
         subnets(&["10.1.0.0/16"])
+    }
+}
+
+impl Store for OpenWisp {
+    const NAME: &'static str = "openwisp";
+
+    fn address(&self) -> String {
+        self.url()
+    }
+
+    fn servers(addresses: &[String]) -> Value {
+        json!({"openwisp": {"urls": addresses, "token": TOKEN}})
+    }
+
+    fn pools() -> Value {
+        named(&["blue"])
     }
 }
 

@@ -9,6 +9,8 @@ ROOT_URLCONF = "openwisp_urls"
 AUTH_USER_MODEL = "openwisp_users.User"
 SITE_ID = 1
 STATIC_URL = "/static/"
+# A user has one of the languages with a name of their own.
+LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True
 
@@ -70,10 +72,10 @@ PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 CELERY_TASK_ALWAYS_EAGER = True
 CELERY_BROKER_URL = "memory://"
 
-# OpenWISP's own limits, or none.
-if "OPENWISP_THROTTLE" not in os.environ:
-    REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"ipam": None, "anon": None}}
-    OPENWISP_USERS_AUTH_THROTTLE_RATE = None
+# Requests in a time for each user, as in 400/hour; each worker counts for itself.
+RATE = os.environ.get("OPENWISP_RATE")
+REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"ipam": RATE, "anon": None}}
+OPENWISP_USERS_AUTH_THROTTLE_RATE = RATE
 
 LOGGING = {
     "version": 1,

@@ -17,7 +17,7 @@ use super::process;
 /// How long a daemon may take until it answers.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What servers written in Go say of a port that another program has.
+/// What servers say of a port that another program has, in lower case.
 const IN_USE: &str = "address already in use";
 
 /// What one kind of server has of its own.
@@ -74,7 +74,7 @@ impl<S: Server> Daemon<S> {
             match daemon.wait() {
                 Ok(()) => return daemon,
                 // Another program took a port between our looking and the daemon's listening.
-                Err(reason) if reason.contains(IN_USE) && attempts < 10 => {}
+                Err(reason) if is_in_use(&reason) && attempts < 10 => {}
                 Err(reason) => panic!("{reason}"),
             }
         }
@@ -96,7 +96,7 @@ impl<S: Server> Daemon<S> {
             match self.wait() {
                 Ok(()) => return,
                 // A connection of another program may have the port for a while.
-                Err(reason) if reason.contains(IN_USE) && Instant::now() < give_up => {
+                Err(reason) if is_in_use(&reason) && Instant::now() < give_up => {
                     std::thread::sleep(Duration::from_millis(50));
                 }
                 Err(reason) => panic!("{reason}"),
@@ -218,6 +218,10 @@ impl<S> Daemon<S> {
     fn child(&self) -> MutexGuard<'_, Option<Child>> {
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn is_in_use(reason: &str) -> bool {
+    reason.to_lowercase().contains(IN_USE)
 }
 
 impl<S> Deref for Daemon<S> {

@@ -7,6 +7,7 @@ pub mod base64;
 pub mod cluster;
 pub mod daemon;
 pub mod http;
+pub(crate) mod lasting;
 pub mod network;
 pub mod passage;
 pub mod process;
