@@ -16,6 +16,7 @@ mod ippool;
 mod kube;
 mod local;
 mod network;
+mod openwisp;
 mod plot;
 mod programs;
 mod site;
@@ -25,12 +26,13 @@ mod times;
 
 use harness::System;
 
-const SYSTEMS: [&System; 8] = [
+const SYSTEMS: [&System; 9] = [
     &local::SYSTEM,
     &etcd::NATIVE,
     &etcd::PRESET,
     &etcd::WHEREABOUTS,
     &consul::SYSTEM,
+    &openwisp::SYSTEM,
     &kube::SYSTEM,
     &ippool::SYSTEM,
     &chain::SYSTEM,
@@ -42,7 +44,9 @@ fn main() {
     let known = |name: &String| SYSTEMS.iter().any(|system| system.name == name);
     // `cargo test --benches` starts this program without the option.
     if !options.iter().any(|option| option == "--bench") || !names.iter().all(known) {
-        println!("cargo bench -p ipam-benches [local|etcd|whereabouts|consul|kube|ippool|chain]");
+        println!(
+            "cargo bench -p ipam-benches [local|etcd|whereabouts|consul|openwisp|kube|ippool|chain]"
+        );
         return;
     }
     for build in programs::builds() {
