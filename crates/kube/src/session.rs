@@ -71,7 +71,7 @@ impl KubeSession {
     ) -> Result<T> {
         let secrets = self.client.secrets().clone();
         let context = RequestContext::new(secrets, &self.credentials, ask.method, resource);
-        let mut take = |status: u16, body: &mut dyn Read| take(&context, status, body);
+        let mut take = |head: &HttpAnswer, body: &mut dyn Read| take(&context, head.status, body);
         self.client.read_with(ask, &mut take).map_err(|error| self.explain(error))
     }
 

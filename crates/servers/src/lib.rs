@@ -153,9 +153,12 @@ pub use file::read_text;
 #[cfg(feature = "http")]
 pub use http::{
     Access, Client, HttpAnswer, HttpRequest, Method, Secrets, each_element, escape, media,
+    parse_http_date, parse_timestamp,
 };
 pub use request_error::RequestError;
 pub use secret::{ConfigFile, Secret};
-pub use section::{ServerSection, ServerSettings, both_or_neither, parse_timeout};
+pub use section::{
+    LoginKeys, ServerLogin, ServerSection, ServerSettings, both_or_neither, parse_timeout,
+};
 pub use server::Server;
 pub use tls::{Pem, PemSource, Tls, Trust, host_ca_bundle};

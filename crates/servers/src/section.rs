@@ -88,6 +88,33 @@ pub struct ServerSettings {
     pub timeout: Duration,
 }
 
+/// A user with a password, by which a server gives a token.
+#[derive(Clone, Debug)]
+pub struct ServerLogin {
+    /// The user's name.
+    pub user: String,
+    /// The password.
+    pub password: Secret,
+}
+
+/// The keys of a login as they are written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct LoginKeys {
+    username: Option<String>,
+    password: Option<String>,
+    password_file: Option<PathBuf>,
+    insecure: Option<bool>,
+}
+
+/// The servers of a section as they are written.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct UrlKeys {
+    url: Option<String>,
+    urls: Option<Vec<String>>,
+}
+
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The keys as they are written.
@@ -113,6 +140,51 @@ impl ServerSection {
         Key::Value("timeout"),
     ];
 
+    /// The keys of a section that names its servers itself.
+    pub const URLS: &'static [Key] = &[Key::Value("url"), Key::Value("urls")];
+
+    /// The keys of a section with [`ServerLogin`].
+    pub const LOGIN: &'static [Key] = &[
+        Key::Value("username"),
+        Key::Value("password"),
+        Key::Value("passwordFile"),
+        Key::Value("insecure"),
+    ];
+
+    /// Reads the user and the password of a section; `None` without a user.
+    ///
+    /// # Errors
+    /// The section also has a token; of a user and a password, one is missing, or a file cannot be
+    /// read; the password would go over http, and `insecure` does not allow it.
+    pub fn login(&self, keys: LoginKeys, settings: &ServerSettings) -> Result<Option<ServerLogin>> {
+        let [user_path, path, file_path] =
+            ["username", "password", "passwordFile"].map(|key| self.path(key));
+        let user = not_blank(keys.username.as_deref(), &user_path);
+        let password = not_blank(keys.password.as_deref(), &path);
+        let password = match (password, ConfigFile::given(&file_path, keys.password_file)) {
+            (Some(_), Some(_)) => {
+                return Err(Error::config(path, "given together with passwordFile")
+                    .advise("remove one of them"));
+            }
+            (Some(password), None) => Some(Secret::parse(password, &path)?),
+            (None, Some(file)) => Some(Secret::read(&file)?),
+            (None, None) => None,
+        };
+        let login = both_or_neither((&user_path, user), (&path, password))?;
+        let Some((user, password)) = login else { return Ok(None) };
+        if settings.token.is_some() {
+            return Err(Error::config(user_path, "given together with a token")
+                .advise("remove one of them"));
+        }
+        let plain = settings.servers.iter().find(|server| !server.is_secured());
+        if let Some(server) = plain.filter(|_| keys.insecure != Some(true)) {
+            let message = format!("the password would go to {server} unencrypted");
+            return Err(Error::config(path, message)
+                .advise("use https://, or a token, or set insecure to true"));
+        }
+        Ok(Some(ServerLogin { user: user.to_owned(), password }))
+    }
+
     /// Reads the servers and the section, with the delegate's own keys in it. The token of the
     /// section comes before that of the environment, which a runtime scrubs at times.
     ///
@@ -127,7 +199,48 @@ impl ServerSection {
         environment: &Environment,
     ) -> Result<(ServerSettings, Own)> {
         let servers = self.servers(servers)?;
+        self.read_section(servers, section.unwrap_or_default(), environment)
+    }
+
+    /// [`ServerSection::read`] for a section that names its servers itself, by
+    /// [`ServerSection::URLS`].
+    ///
+    /// # Errors
+    /// As of [`ServerSection::read`]; both `url` and `urls` are given.
+    pub fn read_with_urls<Own: DeserializeOwned>(
+        &self,
+        section: Option<Map<String, Value>>,
+        environment: &Environment,
+    ) -> Result<(ServerSettings, Own)> {
         let section = section.unwrap_or_default();
+        self.refuse_unknown(&section)?;
+        let path = format!("ipam.{}", self.name);
+        let urls: UrlKeys = parse_value(&Value::Object(section.clone()), &path)?;
+        let url = self.path("url");
+        let servers = match (not_blank(urls.url.as_deref(), &url), urls.urls) {
+            (Some(_), Some(_)) => {
+                return Err(
+                    Error::config(url, "given together with urls").advise("remove one of them")
+                );
+            }
+            (Some(text), None) => vec![Server::parse_one(text, &url, None)?],
+            (None, Some(texts)) => Server::parse_all(&texts, &self.path("urls"), None)?,
+            (None, None) => {
+                let Self { service, example, .. } = self;
+                return Err(Error::config(url, "missing").advise(format!(
+                    "name the {service} server, for example \"url\": {example:?}"
+                )));
+            }
+        };
+        self.read_section(servers, section, environment)
+    }
+
+    fn read_section<Own: DeserializeOwned>(
+        &self,
+        servers: Vec<Server>,
+        section: Map<String, Value>,
+        environment: &Environment,
+    ) -> Result<(ServerSettings, Own)> {
         self.refuse_unknown(&section)?;
         let section = Value::Object(section);
         let path = format!("ipam.{}", self.name);

@@ -254,8 +254,8 @@ impl KvStore {
             limit: LISTING,
             ..HttpRequest::new(Method::Get, &path)
         };
-        let listed = self.client.read_with(&ask, &mut |status: u16, body: &mut dyn Read| {
-            if status == 404 {
+        let listed = self.client.read_with(&ask, &mut |head, body: &mut dyn Read| {
+            if head.status == 404 {
                 return Ok(Ok(()));
             }
             let shown = each_element(body, None, ELEMENT, |element| match each(element) {

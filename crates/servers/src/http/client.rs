@@ -10,6 +10,7 @@ use super::exchange::{Access, Http, PreparedRequest, Take};
 use super::message::{HttpAnswer, HttpRequest};
 use super::secrets::Secrets;
 use crate::failover::{Failover, Service};
+use crate::secret::Secret;
 use crate::server::Server;
 use crate::tls::Trust;
 
@@ -61,6 +62,19 @@ impl Client {
         self.failover.transport().secrets()
     }
 
+    /// Shows this header with every later request, in place of an earlier one of its name.
+    ///
+    /// # Errors
+    /// The header is invalid.
+    pub fn show(&mut self, name: &'static str, value: &Secret) -> Result<()> {
+        self.failover.transport_mut().show(name, value)
+    }
+
+    /// Shows no text of servers that repeats this secret, which a body contains.
+    pub fn conceal(&mut self, secret: &Secret) {
+        self.failover.transport_mut().conceal(secret);
+    }
+
     /// Sets another deadline.
     pub fn set_deadline(&mut self, deadline: Deadline) {
         self.failover.set_deadline(deadline);
@@ -93,16 +107,17 @@ impl Client {
     }
 
     /// [`Client::read`] for a body that is too large for memory. If the connection breaks within the
-    /// body, `take` is called again for another server.
+    /// body, `take` is called again for another server. It gets the answer with its status and the
+    /// [kept headers](HttpRequest::kept_headers), and the body apart.
     ///
     /// # Errors
     /// As of [`Client::read`], and those of `take`.
     pub fn read_with<T>(
         &mut self,
         ask: &HttpRequest<'_>,
-        take: &mut dyn FnMut(u16, &mut dyn Read) -> io::Result<T>,
+        take: &mut dyn FnMut(&HttpAnswer, &mut dyn Read) -> io::Result<T>,
     ) -> Result<T> {
-        let mut take = |head: HttpAnswer, body: &mut dyn Read| take(head.status, body);
+        let mut take = |head: HttpAnswer, body: &mut dyn Read| take(&head, body);
         let prepared = self.prepare(ask, &mut take)?;
         self.failover.read(prepared)
     }

@@ -85,6 +85,17 @@ impl Http {
         self.media = Some(media);
     }
 
+    /// # Errors
+    /// The header is invalid.
+    pub(super) fn show(&mut self, name: &str, value: &Secret) -> Result<()> {
+        self.secrets.add(value);
+        put(&mut self.headers, name, value.expose(), true)
+    }
+
+    pub(super) fn conceal(&mut self, secret: &Secret) {
+        self.secrets.add(secret);
+    }
+
     pub(super) fn secrets(&self) -> &Secrets {
         &self.secrets
     }

@@ -1,5 +1,6 @@
 use std::fmt::{self, Write as _};
 use std::io::{self, Read};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::secret::Secret;
 
@@ -102,6 +103,76 @@ pub struct HttpAnswer {
     pub(super) headers: Vec<(String, String)>,
 }
 
+/// The time in a header such as `Date` or `Last-Modified`, in HTTP's present form
+/// (`Sun, 06 Nov 1994 08:49:37 GMT`, RFC 9110).
+pub fn parse_http_date(text: &str) -> Option<SystemTime> {
+    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    let (_, date) = text.trim().split_once(", ")?;
+    let [day, month, year, time, "GMT"] = *date.split(' ').collect::<Vec<_>>() else { return None };
+    let month = MONTHS.find(month).filter(|at| month.len() == 3 && at % 3 == 0)? / 3 + 1;
+    let [hour, minute, second] = *time.split(':').collect::<Vec<_>>() else { return None };
+    let [day, hour, minute, second] = [day, hour, minute, second].map(|part| part.parse().ok());
+    let month = u64::try_from(month).ok()?;
+    let seconds = utc_seconds(year.parse().ok()?, month, day?, hour?, minute?, second?)?;
+    UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+}
+
+/// Seconds since 1970 of a time in UTC, by the proleptic Gregorian calendar.
+pub(super) fn utc_seconds(
+    year: u64,
+    month: u64,
+    day: u64,
+    hour: u64,
+    minute: u64,
+    second: u64,
+) -> Option<u64> {
+    let is_time = hour < 24 && minute < 60 && second <= 60;
+    if !(is_time && (1970..=9999).contains(&year) && (1..=12).contains(&month)) {
+        return None;
+    }
+    // Years begin in March, so that a leap day is the last of its year.
+    let year = if month <= 2 { year - 1 } else { year };
+    let months_since_march = (month + 9) % 12;
+    let day_of_year =
+        (153 * months_since_march + 2) / 5 + day.checked_sub(1).filter(|d| *d < 31)?;
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + day_of_year - 719_468;
+    Some(((days * 24 + hour) * 60 + minute) * 60 + second)
+}
+
+/// A time with its offset from UTC, as JSON has it: `2026-11-27T22:53:08.137585Z` (RFC 3339).
+pub fn parse_timestamp(text: &str) -> Option<SystemTime> {
+    let (date, rest) = text.split_at_checked(10)?;
+    let [year, month, day] = *date.split('-').collect::<Vec<_>>() else { return None };
+    let rest = rest.strip_prefix(['T', 't', ' '])?;
+    let (time, rest) = rest.split_at_checked(8)?;
+    let [hour, minute, second] = *time.split(':').collect::<Vec<_>>() else { return None };
+    let parts = [year, month, day, hour, minute, second];
+    if parts.iter().any(|part| !part.bytes().all(|byte| byte.is_ascii_digit())) {
+        return None;
+    }
+    let [year, month, day, hour, minute, second] = parts.map(|part| part.parse().ok());
+    let seconds = utc_seconds(year?, month?, day?, hour?, minute?, second?)?;
+    let (fraction, zone) = match rest.strip_prefix('.') {
+        None => ("", rest),
+        Some(rest) => rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?),
+    };
+    let nanoseconds = format!("{fraction:0<9}").get(..9)?.parse().ok()?;
+    let time = UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds))?;
+    if zone.eq_ignore_ascii_case("z") {
+        return Some(time);
+    }
+    let (is_ahead, offset) = match zone.split_at_checked(1)? {
+        ("+", offset) => (true, offset),
+        ("-", offset) => (false, offset),
+        _ => return None,
+    };
+    let (hours, minutes) = offset.split_once(':')?;
+    let [hours, minutes]: [Option<u64>; 2] = [hours, minutes].map(|part| part.parse().ok());
+    let offset = hours?.checked_mul(3600)?.checked_add(minutes?.checked_mul(60)?)?;
+    let offset = Duration::from_secs(offset);
+    if is_ahead { time.checked_sub(offset) } else { time.checked_add(offset) }
+}
+
 impl HttpAnswer {
     /// An answer without headers.
     pub fn new(status: u16, body: Vec<u8>) -> Self {
@@ -197,6 +268,38 @@ mod tests {
     fn whatever_means_something_in_a_url_is_escaped() {
         assert_eq!(escape("aZ9-._~"), "aZ9-._~");
         assert_eq!(escape("a/b c?d&e=f%é:"), "a%2Fb%20c%3Fd%26e%3Df%25%C3%A9%3A");
+    }
+
+    #[test]
+    fn times_of_headers_and_of_json_are_read() {
+        let at = |seconds: u64, nanos: u32| Some(UNIX_EPOCH + Duration::new(seconds, nanos));
+        for (text, time) in [
+            ("Sun, 06 Nov 1994 08:49:37 GMT", at(784_111_777, 0)),
+            (" Thu, 01 Jan 1970 00:00:00 GMT", at(0, 0)),
+            ("Thu, 29 Feb 2024 23:59:59 GMT", at(1_709_251_199, 0)),
+            ("Sunday, 06-Nov-94 08:49:37 GMT", None),
+            ("Sun, 06 anF 1994 08:49:37 GMT", None),
+            ("Sun, 00 Nov 1994 08:49:37 GMT", None),
+            ("Sun, 06 Nov 1994 24:49:37 GMT", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_http_date(text), time, "{text}");
+        }
+        for (text, time) in [
+            ("1994-11-06T08:49:37Z", at(784_111_777, 0)),
+            ("1994-11-06T08:49:37.5z", at(784_111_777, 500_000_000)),
+            ("1994-11-06T10:49:37.000001+02:00", at(784_111_777, 1_000)),
+            ("1994-11-06 03:19:37-05:30", at(784_111_777, 0)),
+            ("1994-11-06T08:49:37", None),
+            ("1994-11-06", None),
+            ("1994-13-06T08:49:37Z", None),
+            ("+994-11-06T08:49:37Z", None),
+            ("1969-12-31T23:59:59Z", None),
+            ("1994-11-06T08:49:37+99999999999999999:00", None),
+            ("é994-11-06T08:49:37Z", None),
+        ] {
+            assert_eq!(parse_timestamp(text), time, "{text}");
+        }
     }
 
     #[test]

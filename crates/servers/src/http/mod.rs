@@ -15,5 +15,7 @@ mod tests;
 pub use client::Client;
 pub use elements::each_element;
 pub use exchange::Access;
-pub use message::{HttpAnswer, HttpRequest, Method, escape, media};
+pub use message::{
+    HttpAnswer, HttpRequest, Method, escape, media, parse_http_date, parse_timestamp,
+};
 pub use secrets::Secrets;

@@ -92,8 +92,8 @@ fn a_server_that_is_silent_or_cuts_its_answer_off_is_passed_over_by_a_read() {
     let good = fake(|_| Say(http(200, "a")));
     let mut client = client(&[&half.url, &silent.url, &good.url]);
     let mut begun = Vec::new();
-    let taken = client.read_with(&GET, &mut |status, body| {
-        begun.push(status);
+    let taken = client.read_with(&GET, &mut |head, body| {
+        begun.push(head.status);
         let mut text = String::new();
         body.read_to_string(&mut text).map(|_| text)
     });
@@ -314,4 +314,49 @@ fn a_name_is_looked_up() {
     let server = fake(|_| Say(http(200, "a")));
     let url = server.url.replace("127.0.0.1", "localhost");
     assert_eq!(read(&mut client(&[&url])).unwrap(), "a");
+}
+
+#[test]
+fn a_long_body_comes_with_the_headers_that_are_kept() {
+    let head =
+        "HTTP/1.1 200 X\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 1\r\n\r\na";
+    let server = fake(move |_| Say(head.to_owned()));
+    let mut client = client(&[&server.url]);
+    let ask = HttpRequest { kept_headers: &["date"], ..GET };
+    let date = client.read_with(&ask, &mut |head, _| {
+        Ok(head.header("Date").and_then(crate::parse_http_date).is_some())
+    });
+    assert!(date.unwrap());
+}
+
+#[test]
+fn a_refusal_with_a_body_is_an_answer_where_the_caller_says_so() {
+    for status in [400, 409, 500] {
+        let server = fake(move |_| Say(http(status, r#"{"ip_address":["used"]}"#)));
+        let ask = HttpRequest {
+            method: Method::Post,
+            media: Some(crate::media::JSON),
+            ok_statuses: &[201, 400, 409, 500],
+            ..PUT
+        };
+        let answer = client(&[&server.url]).write(&ask).unwrap().unwrap();
+        assert_eq!((answer.status, &answer.body[..]), (status, &br#"{"ip_address":["used"]}"#[..]));
+        let seen = server.seen.lock().unwrap()[0].to_lowercase();
+        assert!(seen.contains("\r\ncontent-type: application/json\r\n"), "{seen}");
+    }
+}
+
+#[test]
+fn a_header_is_replaced_and_no_secret_of_a_body_is_shown() {
+    let server = fake(|_| Say(http(403, "old-key new-key pass-word denied")));
+    let mut client = client(&[&server.url]);
+    let secret = |text: &str| Secret::parse(text, "p").unwrap();
+    client.show("Authorization", &secret("Bearer old-key")).unwrap();
+    client.show("Authorization", &secret("Bearer new-key")).unwrap();
+    client.conceal(&secret("pass-word"));
+    let error = read(&mut client).unwrap_err();
+    assert!(error.to_string().contains("HTTP 403: … … … denied"), "{error}");
+    let seen = server.seen.lock().unwrap()[0].to_lowercase();
+    assert!(seen.contains("\r\nauthorization: bearer new-key\r\n"), "{seen}");
+    assert!(!seen.contains("old-key"), "{seen}");
 }

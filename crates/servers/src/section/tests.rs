@@ -47,6 +47,8 @@ fn folder() -> TempDir {
 #[test]
 fn every_key_is_declared() {
     assert_fields::<ServerKeys>(&names(ServerSection::KEYS));
+    assert_fields::<UrlKeys>(&names(ServerSection::URLS));
+    assert_fields::<LoginKeys>(&names(ServerSection::LOGIN));
 }
 
 #[test]
@@ -174,5 +176,74 @@ fn a_token_file_without_an_end_or_without_a_writer_is_refused_at_once() {
             assert_eq!(error.to_string(), format!("{path}: {file} cannot be read"));
             assert!(error.details().starts_with("not a regular file"), "{error:?}");
         }
+    }
+}
+
+const WITH_LOGIN: ServerSection = ServerSection {
+    keys: &[
+        Key::All(ServerSection::KEYS),
+        Key::All(ServerSection::URLS),
+        Key::All(ServerSection::LOGIN),
+    ],
+    ..SECTION
+};
+
+fn login(section: Value) -> Result<(ServerSettings, Option<ServerLogin>)> {
+    let Value::Object(section) = section else { panic!("{section}") };
+    let (settings, keys): (_, LoginKeys) =
+        WITH_LOGIN.read_with_urls(Some(section), &Environment::default())?;
+    let login = WITH_LOGIN.login(keys, &settings)?;
+    Ok((settings, login))
+}
+
+#[test]
+fn a_section_may_name_its_servers_and_a_login() {
+    let folder = folder();
+    let file = folder.path().join("token");
+    for (section, servers, expected) in [
+        (json!({"url": "https://a/", "username": "u", "password": "p"}), 1, Some("u:p")),
+        (json!({"urls": ["https://a", "http://b"], "token": "t"}), 2, None),
+        (
+            json!({"url": "http://a", "username": "u", "passwordFile": file, "insecure": true}),
+            1,
+            Some("u:of-file"),
+        ),
+        (json!({"url": "http://a", "username": "", "password": " "}), 1, None),
+    ] {
+        let (settings, login) = login(section).unwrap();
+        assert_eq!(settings.servers.len(), servers);
+        let login = login.map(|login| format!("{}:{}", login.user, login.password.expose()));
+        assert_eq!(login.as_deref(), expected);
+    }
+    for (section, message) in [
+        (json!({}), "ipam.racks.url: missing"),
+        (
+            json!({"url": "http://a", "urls": ["http://b"]}),
+            "ipam.racks.url: given together with urls",
+        ),
+        (json!({"url": "a"}), "ipam.racks.url: \"a\" does not begin with"),
+        (json!({"urls": ["http://a", "b"]}), "ipam.racks.urls[1]: \"b\" does not begin with"),
+        (json!({"url": "https://a", "user": "u"}), "ipam.racks.user: unknown key"),
+        (
+            json!({"url": "https://a", "username": "u"}),
+            "ipam.racks.password: missing, but ipam.racks.username is given",
+        ),
+        (
+            json!({"url": "https://a", "username": "u", "password": "p4ss", "token": "t"}),
+            "ipam.racks.username: given together with a token",
+        ),
+        (
+            json!({"url": "https://a", "username": "u", "password": "p4ss", "passwordFile": "/x"}),
+            "ipam.racks.password: given together with passwordFile",
+        ),
+        (
+            json!({"urls": ["https://a", "http://b"], "username": "u", "password": "p4ss"}),
+            "ipam.racks.password: the password would go to http://b unencrypted",
+        ),
+    ] {
+        let error = login(section).unwrap_err();
+        assert_eq!(error.code().number(), 7);
+        assert!(error.to_string().starts_with(message), "{error}");
+        assert!(!error.in_full().contains("p4ss"), "{error}");
     }
 }
