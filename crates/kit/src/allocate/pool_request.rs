@@ -130,6 +130,16 @@ impl PoolRequest {
         set.clone().without(&self.static_addresses)
     }
 
+    /// Whether an address that another owner holds may be taken: `ipam.takeover`.
+    pub fn may_take_over(&self) -> bool {
+        self.takeover
+    }
+
+    /// Whether the store may choose the address.
+    pub fn is_by_store(&self) -> bool {
+        self.by_store
+    }
+
     /// Whether a lease the owner holds is one of this pool.
     pub fn is_served_by(&self, lease: &Lease, set: &RangeSet) -> bool {
         let address = lease.address.addr();

@@ -1,0 +1,290 @@
+//! Leases as records of a server, as a ledger.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ipam_kit::allocate::ledger::{Change, Commit, Entry, Ledger, View, ViewQuery};
+use ipam_kit::allocate::{
+    ClaimLimits, Lease, Owner, PoolRequest, Profile, Reach, Strategy, known, requested_pools, scope,
+};
+use ipam_kit::cni::{NetworkName, Verb};
+use ipam_kit::delegate::Deadline;
+use ipam_kit::keys::Key;
+use ipam_kit::pool::RangeSet;
+use ipam_kit::{Error, Request, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::mark::{Mark, StickyMark, short_hash};
+use crate::memory::SiteMemory;
+use crate::owner_file::OwnerFile;
+use crate::pools::{self, SubnetPool};
+use crate::present;
+use crate::server::{Record, RecordServer, ServerRules};
+use crate::sight::SubnetSight;
+
+/// The leases of one network in records of a server.
+#[derive(Debug)]
+pub struct RecordLedger<S> {
+    pub(crate) server: S,
+    pub(crate) memory: SiteMemory,
+    pub(crate) rules: ServerRules,
+    pub(crate) call: CallScope,
+    /// Whether what the node noted of an owner counts. Not after it proved wrong.
+    pub(crate) trusts_notes: bool,
+    /// Whether a change of this call has an unknown outcome.
+    pub(crate) has_unknown: bool,
+    /// How often a claim of this call met another one at its address.
+    pub(crate) clashes: u32,
+}
+
+/// The subject of a call, which nothing changes.
+#[derive(Debug)]
+pub(crate) struct CallScope {
+    pub(crate) network: NetworkName,
+    /// This node; `None` if its identity cannot be read.
+    pub(crate) node: Option<String>,
+    /// Whether the call takes addresses.
+    pub(crate) claims: bool,
+    /// The pod, for the text of a record.
+    pod: String,
+    /// The files of owners.
+    owners: PathBuf,
+    /// The pools of the call, as far as they can be read.
+    pub(crate) pools: Vec<PoolRequest>,
+    deadline: Deadline,
+}
+
+/// The guard of a commit: what a view has shown.
+#[derive(Debug)]
+pub struct RecordToken {
+    pub(crate) turn: OwnerFile,
+    pub(crate) held: HeldGuard,
+    /// The subnets that were looked at.
+    pub(crate) sights: Vec<SubnetSight>,
+    /// The subnet of each request, by the request's path.
+    pub(crate) pools: BTreeMap<String, SubnetPool>,
+    /// The sticky names of the requests.
+    pub(crate) names: BTreeMap<String, StickyMark>,
+}
+
+/// The records of the owner at a view.
+#[derive(Debug)]
+pub(crate) enum HeldGuard {
+    /// These, by id and stamp.
+    Seen(BTreeSet<(String, String)>),
+    /// A guess: those of the record of the attachment.
+    Guessed,
+}
+
+/// [`Lease::revision`]: a state of a record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Revision {
+    pub(crate) id: String,
+    pub(crate) subnet: String,
+    pub(crate) stamp: String,
+}
+
+impl Revision {
+    pub(crate) fn of(record: &Record, subnet: &str) -> Self {
+        Self { id: record.id.clone(), subnet: subnet.to_owned(), stamp: record.stamp.clone() }
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        json!(self)
+    }
+
+    /// Reads what came back with a lease.
+    pub(crate) fn read(lease: &Lease) -> Option<Self> {
+        Self::deserialize(&lease.revision).ok()
+    }
+
+    pub(crate) fn key(&self) -> (String, String) {
+        (self.id.clone(), self.stamp.clone())
+    }
+}
+
+impl RecordToken {
+    pub(crate) fn sight(&self, subnet: &str) -> Option<&SubnetSight> {
+        self.sights.iter().find(|sight| sight.subnet.id == subnet)
+    }
+
+    /// Whether a change says of all that the owner holds what becomes of it.
+    pub(crate) fn fits(&self, change: &Change<'_>, trusts_notes: bool) -> bool {
+        let named = [&change.keep, &change.leave, &change.drop];
+        let named: Option<BTreeSet<_>> = named
+            .into_iter()
+            .flatten()
+            .map(|lease| Revision::read(lease).map(|it| it.key()))
+            .collect();
+        let Some(named) = named else { return false };
+        match &self.held {
+            HeldGuard::Seen(held) => *held == named,
+            HeldGuard::Guessed => {
+                let only_drops =
+                    change.keep.is_empty() && change.claim.is_empty() && change.leave.is_empty();
+                let note = self.turn.note().filter(|note| note.sure && trusts_notes);
+                let ids: BTreeSet<&String> = named.iter().map(|(id, _)| id).collect();
+                only_drops
+                    && note.is_some_and(|note| {
+                        note.records.iter().map(|it| &it.id).collect::<BTreeSet<_>>() == ids
+                    })
+            }
+        }
+    }
+}
+
+impl<S: RecordServer> RecordLedger<S> {
+    /// Waits for the turn of an owner.
+    pub(crate) fn turn(&self, owner: &Owner) -> Result<OwnerFile> {
+        let give_up = Instant::now() + self.call.deadline.left() * 9 / 10;
+        OwnerFile::take(&self.call.owners, owner, give_up, self.call.claims)
+    }
+
+    /// The text of an owner's record.
+    pub(crate) fn text(&self, owner: &Owner, name: Option<(&str, &StickyMark)>) -> Result<String> {
+        let tail = match (&*self.call.pod, name) {
+            ("", Some((name, _))) => name,
+            (pod, _) => pod,
+        };
+        Mark::text_of(owner, name.map(|(_, mark)| mark), tail, self.rules.longest_text)
+    }
+
+    /// Fails on ADD and STATUS if the server was seen to be restored.
+    pub(crate) fn check_not_restored(&self) -> Result<()> {
+        self.memory.check_not_restored(S::NAME)
+    }
+
+    /// Waits a random time, so that calls that met do not meet again.
+    pub(crate) fn pause(&self) {
+        let most =
+            Duration::from_millis(25 << self.clashes.min(5)).min(self.call.deadline.left() / 4);
+        let [random, ..] = RandomState::new().build_hasher().finish().to_ne_bytes();
+        std::thread::sleep(most * u32::from(random) / 255);
+    }
+}
+
+impl<S: RecordServer> Ledger for RecordLedger<S> {
+    type Config = S::Config;
+    type Token = RecordToken;
+
+    const KEYS: Option<&'static [Key]> = Some(S::KEYS);
+    const REACH: Reach = Reach::Cluster;
+
+    fn open(config: S::Config, request: &Request) -> Result<Self> {
+        let server = S::open(config, request)?;
+        let server = present::proven::<S>(request, &known(request)).unwrap_or(server);
+        let folder = request.state_dir()?.root().join(S::FOLDER).join(short_hash(&server.site()));
+        let args = |name: &str| request.args.get(name).unwrap_or_default();
+        let pod = match (args("K8S_POD_NAMESPACE"), args("K8S_POD_NAME")) {
+            ("", _) | (_, "") => String::new(),
+            (namespace, pod) => format!("{namespace}/{pod}"),
+        };
+        let pools = requested_pools(request).into_iter();
+        let pools = pools.filter_map(|pool| PoolRequest::read(&[pool], Strategy::Lowest).ok());
+        Ok(Self {
+            rules: server.rules(),
+            server,
+            memory: SiteMemory::read(folder.join("site.json"), request.trusts_any_store()),
+            call: CallScope {
+                network: request.network.name().clone(),
+                node: scope(request).ok().map(|scope| scope.node),
+                claims: request.verb == Verb::Add,
+                pod,
+                owners: folder.join("owners"),
+                pools: pools.flatten().collect(),
+                deadline: request.deadline,
+            },
+            trusts_notes: true,
+            has_unknown: false,
+            clashes: 0,
+        })
+    }
+
+    fn view(
+        &mut self,
+        query: &ViewQuery<'_>,
+        earlier: Option<RecordToken>,
+    ) -> Result<View<RecordToken>> {
+        let turn = match earlier {
+            Some(token) => token.turn,
+            None => self.turn(query.owner)?,
+        };
+        if query.requests.is_empty() {
+            self.view_held(query, turn)
+        } else {
+            self.view_pools(query, turn)
+        }
+    }
+
+    fn commit(
+        &mut self,
+        owner: &Owner,
+        seen: RecordToken,
+        change: &Change<'_>,
+    ) -> Result<Commit<RecordToken>> {
+        if !seen.fits(change, self.trusts_notes) {
+            self.trusts_notes = false;
+            return Ok(Commit::Outdated);
+        }
+        if change.claim.is_empty() && change.keep.is_empty() {
+            return self.release(owner, seen, change);
+        }
+        self.make_change(owner, seen, change)
+    }
+
+    fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
+        self.remove_entries(entries)
+    }
+
+    fn scan(
+        &mut self,
+        node: Option<&str>,
+        each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.scan_subnets(node, each)
+    }
+
+    fn ready(&mut self) -> Result<()> {
+        self.check_not_restored()?;
+        self.server.ready()
+    }
+
+    fn accept(&mut self) -> Result<bool> {
+        // A server that cannot be reached is not accepted.
+        self.server.ready()?;
+        self.memory.accept()?;
+        Ok(true)
+    }
+
+    fn foreign_entries(&mut self) -> Result<Vec<String>> {
+        self.find_faults()
+    }
+
+    fn ranges(&mut self, request: &PoolRequest) -> Result<RangeSet> {
+        Ok(pools::find(&mut self.server, &mut self.memory, request)?.set)
+    }
+
+    fn profile(&self) -> Profile {
+        Profile {
+            strategy: Strategy::Lowest,
+            keeps_sticky: true,
+            chooses: self.rules.chooses,
+            ..Profile::default()
+        }
+    }
+
+    fn claim_limits(&self, _claims: usize) -> ClaimLimits {
+        // The view shows whole subnets.
+        ClaimLimits { look_first: true, ..ClaimLimits::IN_ORDER }
+    }
+}
+
+/// The error that a server's answers contradict each other.
+pub(crate) fn contradicts<S: RecordServer>(what: String) -> Error {
+    Error::new(ipam_kit::ErrorCode::TRY_AGAIN, format!("{}: {what}", S::NAME))
+        .advise("call again; if the error persists, check what else changes records of the subnet")
+}

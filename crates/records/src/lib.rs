@@ -1,0 +1,30 @@
+//! Ledgers on servers of address records: central IPAM servers that keep subnets, and a record for
+//! each address in use.
+//!
+//! [`RecordLedger`] is the ledger over any [`RecordServer`]. A server brings its requests and what
+//! their answers mean. The ledger has the rest: pools by name, the owner's mark in the text of a
+//! record, one call of an owner at a time, claims that are read again, and the node's memory.
+//!
+//! # Rooms
+//!
+//! From the top: ledger (the seam's methods) → view · commit · release · scan · present → pools
+//! (subnets by name) · sight (a subnet as one list showed it) → memory (what all calls of the node
+//! share) · owner_file (one owner's lock and note) → mark → server (the seam under the ledger)
+
+#![warn(unreachable_pub)]
+
+mod commit;
+mod ledger;
+mod mark;
+mod memory;
+mod owner_file;
+mod pools;
+mod present;
+mod release;
+mod scan;
+pub mod server;
+mod sight;
+mod view;
+
+pub use ledger::{RecordLedger, RecordToken};
+pub use server::RecordServer;

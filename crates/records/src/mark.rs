@@ -1,0 +1,439 @@
+//! The mark of an owner in the text of a record.
+//!
+//! `ipd:NODE/NETWORK/CONTAINER/IFNAME TAIL`, and `ipd:NODE/NETWORK@NAME+KEEP/CONTAINER/IFNAME TAIL`
+//! with a sticky name. An address that is kept for its name has neither container nor interface.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ipam_kit::allocate::ledger::Holder;
+use ipam_kit::allocate::{Owner, Scope};
+use ipam_kit::{Error, ErrorCode, Result};
+use ring::digest::{SHA256, digest};
+
+/// The beginning of each text that is ours.
+pub(crate) const PREFIX: &str = "ipd:";
+
+/// The owner of a record, or the name that its address is kept for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    node: Field,
+    network: Field,
+    /// The sticky name.
+    pub(crate) sticky: Option<StickyMark>,
+    /// Container and interface; `None` for an address that is kept for its name.
+    pub(crate) holder: Option<(String, String)>,
+    /// The rest of the text, for people: the end of the pod's name.
+    pub(crate) tail: String,
+}
+
+/// A sticky name as a record has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StickyMark {
+    /// The hash of the name on its network.
+    pub(crate) hash: String,
+    /// How long the address stays with the name after its owner, in minutes.
+    pub(crate) minutes: u32,
+}
+
+/// A name as it is written, or its hash where the name does not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Field {
+    Plain(String),
+    Hashed(String),
+}
+
+/// The longest time that a record holds, in minutes: 32 days.
+const LONGEST_KEEP: u32 = 36 * 36 * 36 - 1;
+
+/// A field that stands for bytes, or for a hash.
+const PACKED: char = '~';
+const HASHED: char = '#';
+
+impl Field {
+    fn parse(text: &str) -> Option<Self> {
+        if let Some(hash) = text.strip_prefix(HASHED) {
+            return Some(Self::Hashed(hash.to_owned()));
+        }
+        match text.strip_prefix(PACKED) {
+            Some(packed) => unpack_uuid(packed).map(Self::Plain),
+            None => (!text.is_empty()).then(|| Self::Plain(text.to_owned())),
+        }
+    }
+
+    fn is(&self, name: &str) -> bool {
+        match self {
+            Self::Plain(text) => text == name,
+            Self::Hashed(text) => *text == short_hash(name),
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::Plain(text) => text.clone(),
+            Self::Hashed(text) => format!("{HASHED}{text}"),
+        }
+    }
+}
+
+impl StickyMark {
+    /// A sticky name on a network, whose address stays with it for this time.
+    pub(crate) fn new(network: &str, name: &str, keep: Duration) -> Self {
+        let minutes = u32::try_from(keep.as_secs().div_ceil(60)).unwrap_or(u32::MAX);
+        Self { hash: sticky_hash(network, name), minutes: minutes.min(LONGEST_KEEP) }
+    }
+
+    /// How long the address stays with the name.
+    pub(crate) fn keep(&self) -> Duration {
+        Duration::from_secs(60 * u64::from(self.minutes))
+    }
+}
+
+impl Mark {
+    /// The text of an owner's record, of at most `longest` bytes.
+    ///
+    /// # Errors
+    /// Code 4: the container id and the interface do not fit.
+    pub(crate) fn text_of(
+        owner: &Owner,
+        sticky: Option<&StickyMark>,
+        tail: &str,
+        longest: usize,
+    ) -> Result<String> {
+        let holder = format!("{}/{}", pack_container(owner.container.as_str()), owner.ifname);
+        text(&owner.scope, sticky, &holder, tail, longest).ok_or_else(|| {
+            let message = format!(
+                "CNI_CONTAINERID: {} has {} characters, and does not fit into a record of the server with {}",
+                owner.container,
+                owner.container.as_str().len(),
+                owner.ifname
+            );
+            Error::new(ErrorCode::INVALID_ENVIRONMENT, message)
+                .advise("use a runtime whose container ids have 64 hexadecimal digits, or shorter ones")
+        })
+    }
+
+    /// The text of an address that is kept for the name of this mark.
+    pub(crate) fn kept_text(&self, scope: &Scope, longest: usize) -> Option<String> {
+        text(scope, self.sticky.as_ref(), "/", &self.tail, longest)
+    }
+
+    /// Reads a text; `None` for one that is not ours, an error for one that cannot be read.
+    pub(crate) fn parse(text: &str) -> Option<Result<Self, &'static str>> {
+        let rest = text.strip_prefix(PREFIX)?;
+        Some(Self::parse_rest(rest).ok_or("its mark is incomplete or was changed"))
+    }
+
+    fn parse_rest(rest: &str) -> Option<Self> {
+        let (head, tail) = rest.split_once(' ').unwrap_or((rest, ""));
+        let [node, network, container, ifname] = *head.split('/').collect::<Vec<_>>() else {
+            return None;
+        };
+        let (network, sticky) = match network.split_once('@') {
+            None => (network, None),
+            Some((network, sticky)) => {
+                let (hash, keep) = sticky.split_once('+').unwrap_or((sticky, "0"));
+                let minutes = u32::from_str_radix(keep, 36).ok()?;
+                (network, Some(StickyMark { hash: hash.to_owned(), minutes }))
+            }
+        };
+        let holder = match (container, ifname) {
+            ("", "") if sticky.is_some() => None,
+            ("", _) | (_, "") => return None,
+            (container, ifname) => Some((unpack_container(container)?, ifname.to_owned())),
+        };
+        let (node, network) = (Field::parse(node)?, Field::parse(network)?);
+        Some(Self { node, network, sticky, holder, tail: tail.to_owned() })
+    }
+
+    pub(crate) fn is_of_network(&self, scope: &Scope) -> bool {
+        self.network.is(scope.network.as_str())
+    }
+
+    pub(crate) fn is_of_node(&self, node: &str) -> bool {
+        self.node.is(node)
+    }
+
+    pub(crate) fn is_of(&self, owner: &Owner) -> bool {
+        let is_holder = self.holder.as_ref().is_some_and(|(container, ifname)| {
+            container == owner.container.as_str() && ifname == owner.ifname.as_str()
+        });
+        is_holder && self.is_of_node(&owner.scope.node) && self.is_of_network(&owner.scope)
+    }
+
+    /// The holder as a scan of this network shows it. `node` is the name of a node that a hash may
+    /// stand for.
+    pub(crate) fn to_holder(&self, network: &str, node: Option<&str>) -> Option<Holder> {
+        let (container, ifname) = self.holder.clone()?;
+        let node = node.filter(|node| self.node.is(node)).map(str::to_owned);
+        Some(Holder {
+            node: Some(node.unwrap_or_else(|| self.node.shown())),
+            container,
+            ifname: Some(ifname),
+            network: (!self.network.is(network)).then(|| self.network.shown()),
+            pod: (!self.tail.is_empty()).then(|| self.tail.clone()),
+        })
+    }
+
+    /// The sticky name in words.
+    pub(crate) fn name(&self) -> String {
+        match (&*self.tail, &self.sticky) {
+            ("", Some(sticky)) => format!("the name #{}", sticky.hash),
+            (tail, _) => tail.to_owned(),
+        }
+    }
+}
+
+/// The shortest text that fits: names are plain if they can be, the network before the node.
+fn text(
+    scope: &Scope,
+    sticky: Option<&StickyMark>,
+    holder: &str,
+    tail: &str,
+    longest: usize,
+) -> Option<String> {
+    let sticky = sticky.map_or_else(String::new, |sticky| match sticky.minutes {
+        0 => format!("@{}", sticky.hash),
+        minutes => format!("@{}+{}", sticky.hash, to_radix_36(minutes)),
+    });
+    let network = scope.network.as_str();
+    let (node, short_node) =
+        (node_field(&scope.node), format!("{HASHED}{}", short_hash(&scope.node)));
+    let short_network = format!("{HASHED}{}", short_hash(network));
+    let forms = [(&node, network), (&node, &*short_network), (&short_node, &*short_network)];
+    let heads = forms.map(|(node, network)| format!("{PREFIX}{node}/{network}{sticky}/{holder}"));
+    let mut head = heads.into_iter().find(|head| head.len() <= longest)?;
+    let room = longest.saturating_sub(head.len() + 1);
+    let tail = last_part(tail, room);
+    if !tail.is_empty() {
+        head.push(' ');
+        head.push_str(&tail);
+    }
+    Some(head)
+}
+
+/// The end of a text, with `…` for what is cut off.
+fn last_part(text: &str, room: usize) -> String {
+    const CUT: &str = "…";
+    let text: String = text.split_whitespace().collect::<Vec<_>>().join("_");
+    if text.len() <= room {
+        return text;
+    }
+    let Some(room) = room.checked_sub(CUT.len()).filter(|room| *room >= 4) else {
+        return String::new();
+    };
+    let mut from = text.len() - room;
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    format!("{CUT}{}", &text[from..])
+}
+
+/// A UUID as 22 characters, another name as it is if it has no sign of the mark's.
+fn node_field(node: &str) -> String {
+    if let Some(bytes) = uuid_bytes(node) {
+        return format!("{PACKED}{}", URL_SAFE_NO_PAD.encode(bytes));
+    }
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    if node.chars().all(is_plain) && !node.is_empty() {
+        return node.to_owned();
+    }
+    format!("{HASHED}{}", short_hash(node))
+}
+
+/// The places of the hyphens of a UUID.
+const HYPHENS: [usize; 4] = [8, 13, 18, 23];
+
+fn uuid_bytes(text: &str) -> Option<Vec<u8>> {
+    let has_form = text.len() == 36
+        && text.bytes().enumerate().all(|(at, byte)| (byte == b'-') == HYPHENS.contains(&at));
+    if has_form { from_hex(&text.replace('-', "")) } else { None }
+}
+
+fn unpack_uuid(packed: &str) -> Option<String> {
+    let bytes = URL_SAFE_NO_PAD.decode(packed).ok().filter(|bytes| bytes.len() == 16)?;
+    let mut text = to_hex(&bytes);
+    HYPHENS.iter().for_each(|at| text.insert(*at, '-'));
+    Some(text)
+}
+
+/// A container id of 64 lower-case hexadecimal digits as 43 characters, any other as it is.
+fn pack_container(id: &str) -> String {
+    match from_hex(id) {
+        Some(bytes) if id.len() == 64 => format!("{PACKED}{}", URL_SAFE_NO_PAD.encode(bytes)),
+        _ => id.to_owned(),
+    }
+}
+
+fn unpack_container(text: &str) -> Option<String> {
+    match text.strip_prefix(PACKED) {
+        None => Some(text.to_owned()),
+        Some(packed) => {
+            let bytes = URL_SAFE_NO_PAD.decode(packed).ok()?;
+            (bytes.len() == 32).then(|| to_hex(&bytes))
+        }
+    }
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if !text.bytes().all(is_hex) {
+        return None;
+    }
+    let pairs = text.as_bytes().chunks(2);
+    pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn to_radix_36(mut number: u32) -> String {
+    let mut digits = Vec::new();
+    while number > 0 {
+        digits.extend(char::from_digit(number % 36, 36));
+        number /= 36;
+    }
+    digits.iter().rev().collect()
+}
+
+/// The hash of a sticky name on its network. A pod may choose the name, so it has to be hard to find
+/// another name with the same hash.
+pub(crate) fn sticky_hash(network: &str, name: &str) -> String {
+    let hash = digest(&SHA256, format!("{network}\0{name}").as_bytes());
+    URL_SAFE_NO_PAD.encode(&hash.as_ref()[..8])
+}
+
+pub(crate) fn short_hash(name: &str) -> String {
+    URL_SAFE_NO_PAD.encode(&digest(&SHA256, name.as_bytes()).as_ref()[..6])
+}
+
+#[cfg(test)]
+mod tests {
+    use ipam_kit::cni::{ContainerId, IfName, NetworkName};
+
+    use super::*;
+
+    const UUID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
+
+    fn owner(node: &str, network: &str, container: &str, ifname: &str) -> Owner {
+        let scope = Scope { node: node.into(), network: NetworkName::parse(network).unwrap() };
+        Owner {
+            scope,
+            container: ContainerId::parse(container).unwrap(),
+            ifname: IfName::parse(ifname).unwrap(),
+        }
+    }
+
+    fn digits() -> String {
+        "0123456789abcdef".repeat(4)
+    }
+
+    #[test]
+    fn an_owner_is_read_back_as_it_was() {
+        let long = "n".repeat(60);
+        for (node, network, container, ifname) in [
+            (UUID, "lan", &*digits(), "eth0"),
+            (UUID, &*long, &digits(), "a-long-name-123"),
+            ("ip-10-0-1-2.eu-central-1.compute.internal", &long, &digits(), "net1@x"),
+            ("node/1", "lan", "c1", "eth0"),
+            ("node-1", "lan", &"0123456789ABCDEF".repeat(4)[..40], "eth0"),
+        ] {
+            let owner = owner(node, network, container, ifname);
+            let sticky = StickyMark::new(network, "web", Duration::from_secs(3601));
+            for sticky in [None, Some(&sticky)] {
+                let text = Mark::text_of(&owner, sticky, "default/web-0", 100).unwrap();
+                assert!(text.len() <= 100, "{text}");
+                let mark = Mark::parse(&text).unwrap().unwrap();
+                assert!(mark.is_of(&owner), "{text}");
+                assert_eq!(mark.sticky.as_ref(), sticky);
+                let holder = mark.to_holder(network, Some(node)).unwrap();
+                assert_eq!(holder.container, container);
+                assert_eq!(holder.ifname.as_deref(), Some(ifname));
+                assert_eq!(holder.node.as_deref(), Some(node), "{text}");
+                assert_eq!(holder.network, None);
+            }
+        }
+    }
+
+    #[test]
+    fn owners_differ_by_each_part() {
+        let owner = |node, network, container, ifname| owner(node, network, container, ifname);
+        let one = owner("n1", "lan", "c1", "eth0");
+        let text = Mark::text_of(&one, None, "", 100).unwrap();
+        assert_eq!(text, "ipd:n1/lan/c1/eth0");
+        let mark = Mark::parse(&text).unwrap().unwrap();
+        for other in [
+            owner("n2", "lan", "c1", "eth0"),
+            owner("n1", "wan", "c1", "eth0"),
+            owner("n1", "lan", "c2", "eth0"),
+            owner("n1", "lan", "c1", "eth1"),
+        ] {
+            assert!(!mark.is_of(&other), "{other}");
+        }
+        assert_eq!(mark.to_holder("wan", None).unwrap().network.as_deref(), Some("lan"));
+    }
+
+    #[test]
+    fn sixty_four_digits_become_forty_three_characters() {
+        let packed = pack_container(&digits());
+        assert_eq!(packed.len(), 44);
+        assert_eq!(unpack_container(&packed), Some(digits()));
+        for id in ["c1", &"A".repeat(64), &"0123456789abcdef".repeat(3)] {
+            assert_eq!(pack_container(id), id);
+        }
+    }
+
+    #[test]
+    fn a_container_id_that_does_not_fit_is_error_4() {
+        let long = "z".repeat(80);
+        let error = Mark::text_of(&owner(UUID, "lan", &long, "eth0"), None, "", 100).unwrap_err();
+        assert_eq!(error.code().number(), 4);
+        assert!(error.to_string().starts_with("CNI_CONTAINERID: zzz"), "{error}");
+    }
+
+    #[test]
+    fn the_rest_is_the_end_of_the_pods_name() {
+        let owner = owner(UUID, "lan", &digits(), "eth0");
+        let text =
+            Mark::text_of(&owner, None, "a-namespace/a-pod-with-a-long-name-7f9c", 100).unwrap();
+        assert_eq!(text.len(), 100);
+        assert!(text.ends_with(" …-long-name-7f9c"), "{text}");
+        let text = Mark::text_of(&owner, None, "default/web-0", 100).unwrap();
+        assert!(text.ends_with("/eth0 default/web-0"), "{text}");
+    }
+
+    #[test]
+    fn a_kept_address_has_its_name_and_no_owner() {
+        let owner = owner("n1", "lan", "c1", "eth0");
+        let sticky = StickyMark::new("lan", "web", Duration::from_secs(90));
+        let text = Mark::text_of(&owner, Some(&sticky), "web", 100).unwrap();
+        let mark = Mark::parse(&text).unwrap().unwrap();
+        let kept = mark.kept_text(&owner.scope, 100).unwrap();
+        let kept = Mark::parse(&kept).unwrap().unwrap();
+        assert_eq!((kept.holder.as_ref(), kept.name()), (None, "web".to_owned()));
+        let sticky = kept.sticky.unwrap();
+        assert_eq!(sticky.keep(), Duration::from_secs(120));
+        assert_eq!(sticky.hash, sticky_hash("lan", "web"));
+        assert_ne!(sticky.hash, sticky_hash("wan", "web"));
+    }
+
+    #[test]
+    fn a_text_that_was_changed_is_neither_ours_nor_anothers() {
+        assert!(Mark::parse("printer").is_none());
+        for text in [
+            "ipd:",
+            "ipd:n1/lan/c1",
+            "ipd:n1/lan/c1/eth0/x",
+            "ipd:/lan/c1/eth0",
+            "ipd:n1/lan//",
+            "ipd:n1/lan/c1/",
+            "ipd:n1/lan/~x/eth0",
+            "ipd:~x/lan/c1/eth0",
+            "ipd:n1/lan@x+!/c1/eth0",
+        ] {
+            assert!(Mark::parse(text).unwrap().is_err(), "{text}");
+        }
+    }
+}

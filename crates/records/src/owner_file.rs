@@ -1,0 +1,228 @@
+//! The file of an owner: the lock of its calls on this node, and what the latest of them knew.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use ipam_kit::allocate::Owner;
+use ipam_kit::host::{is_at, lock, make_private_folder, open_own};
+use ipam_kit::{Error, ErrorCode, Result};
+use log::{debug, warn};
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+
+use crate::mark::short_hash;
+
+/// The turn of an owner's call, until it is dropped. No other call of the node changes the owner's
+/// records meanwhile.
+#[derive(Debug)]
+pub(crate) struct OwnerFile {
+    path: PathBuf,
+    /// `None` if the state folder cannot be written.
+    file: Option<File>,
+    note: Option<OwnerNote>,
+}
+
+/// What is known of an owner's records.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct OwnerNote {
+    /// Whether the owner certainly has these records, each the only one of its address, and no
+    /// others.
+    pub(crate) sure: bool,
+    pub(crate) records: Vec<NotedRecord>,
+    /// The addresses that were claimed since the note was sure.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) attempts: Vec<Attempt>,
+}
+
+/// A confirmed record of an owner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NotedRecord {
+    pub(crate) id: String,
+    pub(crate) subnet: String,
+    pub(crate) address: IpAddr,
+    /// When it was taken, in milliseconds since 1970 by this node's clock.
+    pub(crate) taken: u64,
+    /// The sticky name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sticky: Option<String>,
+}
+
+/// A claim whose outcome a kill may have left open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Attempt {
+    pub(crate) subnet: String,
+    pub(crate) address: Option<IpAddr>,
+    /// In milliseconds since 1970 by this node's clock.
+    pub(crate) at: u64,
+}
+
+impl OwnerFile {
+    /// Waits for the turn of an owner. Without a writable state folder, a call that only releases
+    /// goes on without it.
+    ///
+    /// # Errors
+    /// Code 11: another call of the owner has its turn until `give_up`. The folder cannot be written,
+    /// and the call has to take addresses.
+    pub(crate) fn take(
+        folder: &Path,
+        owner: &Owner,
+        give_up: Instant,
+        claims: bool,
+    ) -> Result<Self> {
+        // A DEL names the node of its record, which may have had another identity then.
+        let node = short_hash(&owner.scope.node);
+        let folder = folder.join(owner.scope.network.as_str()).join(node);
+        let path = folder.join(format!("{}:{}", owner.container, owner.ifname));
+        match open_locked(&folder, &path, give_up) {
+            Ok(Some(file)) => {
+                let note = read_note(&file);
+                Ok(Self { path, file: Some(file), note })
+            }
+            Ok(None) => {
+                let message = format!(
+                    "another call of {owner} has not ended in time: {} is locked",
+                    path.display()
+                );
+                Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"))
+            }
+            Err(error) if claims => {
+                Err(Error::io(format!("cannot lock {}", path.display()), error)
+                    .advise("check space, rights and mount of the state folder, and call again"))
+            }
+            Err(error) => {
+                warn!("cannot lock {}: {error}: goes on without it", path.display());
+                Ok(Self { path, file: None, note: None })
+            }
+        }
+    }
+
+    pub(crate) fn note(&self) -> Option<&OwnerNote> {
+        self.note.as_ref()
+    }
+
+    /// Writes the note. A failure is a warning: then the next call reads the server.
+    pub(crate) fn write(&mut self, note: OwnerNote) {
+        if let Some(file) = &mut self.file
+            && let Err(error) = write_note(file, &note)
+        {
+            warn!("cannot write {}: {error}", self.path.display());
+        }
+        self.note = Some(note);
+    }
+
+    /// Forgets an owner that holds nothing.
+    pub(crate) fn forget(&mut self) {
+        self.note = None;
+        if let Some(file) = &mut self.file
+            && let Err(error) = file.set_len(0)
+        {
+            debug!("cannot empty {}: {error}", self.path.display());
+        }
+    }
+}
+
+impl Drop for OwnerFile {
+    fn drop(&mut self) {
+        // The lock is held until after this.
+        if self.file.is_some() && self.note.is_none() {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn open_locked(folder: &Path, path: &Path, give_up: Instant) -> io::Result<Option<File>> {
+    loop {
+        let open = || open_own(path, OFlags::RDWR | OFlags::CREATE, 0o600);
+        let file = match open() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make_private_folder(folder)?;
+                open()?
+            }
+            other => other?,
+        };
+        if !lock(&file, give_up)? {
+            return Ok(None);
+        }
+        if is_at(&file, path)? {
+            return Ok(Some(file));
+        }
+    }
+}
+
+/// The note in a file; `None` if it is empty, and an unsure one if it is torn.
+fn read_note(mut file: &File) -> Option<OwnerNote> {
+    let mut text = Vec::new();
+    match file.read_to_end(&mut text) {
+        Ok(0) => None,
+        _ => Some(serde_json::from_slice(&text).unwrap_or_default()),
+    }
+}
+
+fn write_note(file: &mut File, note: &OwnerNote) -> io::Result<()> {
+    let text = serde_json::to_vec(note).map_err(io::Error::other)?;
+    file.rewind()?;
+    file.write_all(&text)?;
+    file.set_len(text.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ipam_kit::allocate::Scope;
+    use ipam_kit::cni::{ContainerId, IfName, NetworkName};
+
+    use super::*;
+
+    fn owner(container: &str) -> Owner {
+        let scope = Scope { node: "n".into(), network: NetworkName::parse("lan").unwrap() };
+        Owner {
+            scope,
+            container: ContainerId::parse(container).unwrap(),
+            ifname: IfName::parse("eth0").unwrap(),
+        }
+    }
+
+    fn take(folder: &Path, container: &str) -> Result<OwnerFile> {
+        OwnerFile::take(folder, &owner(container), Instant::now() + Duration::from_millis(20), true)
+    }
+
+    fn files(folder: &tempfile::TempDir) -> PathBuf {
+        folder.path().join("lan").join(short_hash("n"))
+    }
+
+    #[test]
+    fn an_owner_has_one_turn_and_others_have_theirs() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = take(folder.path(), "c1").unwrap();
+        assert_eq!(take(folder.path(), "c1").unwrap_err().code().number(), 11);
+        take(folder.path(), "c2").unwrap();
+        drop(first);
+        take(folder.path(), "c1").unwrap();
+        // Owners without records leave no files.
+        assert_eq!(fs::read_dir(files(&folder)).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_note_is_read_by_the_next_call_unless_it_is_torn() {
+        let folder = tempfile::tempdir().unwrap();
+        let note = OwnerNote { sure: true, ..OwnerNote::default() };
+        take(folder.path(), "c1").unwrap().write(note.clone());
+        assert_eq!(take(folder.path(), "c1").unwrap().note(), Some(&note));
+        fs::write(files(&folder).join("c1:eth0"), "{\"sure\":tr").unwrap();
+        assert_eq!(take(folder.path(), "c1").unwrap().note(), Some(&OwnerNote::default()));
+    }
+
+    #[test]
+    fn a_release_needs_no_state_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("lan"), "").unwrap();
+        assert_eq!(take(folder.path(), "c1").unwrap_err().code().number(), 5);
+        let free = OwnerFile::take(folder.path(), &owner("c1"), Instant::now(), false).unwrap();
+        assert!(free.note().is_none());
+    }
+}

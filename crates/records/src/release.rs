@@ -1,0 +1,160 @@
+//! Releases: a record is deleted by its id, after a read that shows whose it is.
+
+use ipam_kit::allocate::ledger::{Change, Commit, Entry};
+use ipam_kit::allocate::removal::{may_be_held, removed_unless_failed};
+use ipam_kit::allocate::{Lease, Owner, Scope};
+use ipam_kit::cni::{ContainerId, IfName};
+use ipam_kit::{Error, Result};
+
+use crate::ledger::{RecordLedger, RecordToken, Revision};
+use crate::mark::Mark;
+use crate::owner_file::{NotedRecord, OwnerNote};
+use crate::server::{Deleted, Record, RecordServer, Written};
+use crate::sight::Marked;
+
+/// How often a deletion is sent.
+const TRIES: u32 = 3;
+
+impl<S: RecordServer> RecordLedger<S> {
+    /// Makes a change that releases alone.
+    pub(crate) fn release(
+        &mut self,
+        owner: &Owner,
+        mut token: RecordToken,
+        change: &Change<'_>,
+    ) -> Result<Commit<RecordToken>> {
+        let mut doomed = Vec::new();
+        for lease in &change.drop {
+            doomed.extend(self.read_same(owner, lease)?);
+        }
+        if doomed.len() < change.drop.len() {
+            self.trusts_notes = false;
+            return Ok(Commit::Lost { taken: Vec::new(), view: None });
+        }
+        for marked in &doomed {
+            self.end(&owner.scope, marked)?;
+        }
+        let is_gone = |record: &NotedRecord| doomed.iter().any(|gone| gone.record.id == record.id);
+        match token.turn.note().cloned() {
+            _ if change.leave.is_empty() => token.turn.forget(),
+            Some(mut note) if !doomed.is_empty() => {
+                note.records.retain(|record| !is_gone(record));
+                token.turn.write(OwnerNote { sure: note.sure, ..note });
+            }
+            _ => {}
+        }
+        Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() })
+    }
+
+    /// Releases a lease as it was seen; false if it has changed.
+    pub(crate) fn release_lease(&mut self, owner: &Owner, lease: &Lease) -> Result<bool> {
+        match self.read_same(owner, lease)? {
+            None => Ok(false),
+            Some(marked) => self.end(&owner.scope, &marked).map(|()| true),
+        }
+    }
+
+    /// The record of a lease, if it is the owner's and in the same state.
+    fn read_same(&mut self, owner: &Owner, lease: &Lease) -> Result<Option<Marked>> {
+        let Some(revision) = Revision::read(lease) else { return Ok(None) };
+        let Some(record) = self.server.read(&revision.id)? else { return Ok(None) };
+        let mark = Mark::parse(&record.text).and_then(Result::ok);
+        let mark = mark.filter(|mark| mark.is_of(owner) && record.stamp == revision.stamp);
+        Ok(mark.map(|mark| Marked { record, mark }))
+    }
+
+    /// Ends the hold of a record's owner: the address stays with its name for the name's time, or is
+    /// free.
+    fn end(&mut self, scope: &Scope, marked: &Marked) -> Result<()> {
+        let Marked { record, mark } = marked;
+        self.memory.forget_record(&record.id);
+        let is_named = mark.sticky.as_ref().is_some_and(|sticky| sticky.minutes > 0);
+        let kept = is_named.then(|| mark.kept_text(scope, self.rules.longest_text)).flatten();
+        if let Some(text) = kept {
+            match self.server.write(record, &text)? {
+                Written::Done(_) | Written::Changed => return Ok(()),
+                // The name may lose its address, and no owner is left behind.
+                Written::Unknown => {}
+            }
+        }
+        self.delete_surely(record).map(drop)
+    }
+
+    /// Deletes a record, and makes sure; false if it has changed since it was read, and stays.
+    ///
+    /// # Errors
+    /// The server did not confirm it, or refuses.
+    pub(crate) fn delete_surely(&mut self, record: &Record) -> Result<bool> {
+        self.memory.forget_record(&record.id);
+        for _ in 0..TRIES {
+            match self.server.delete(record)? {
+                Deleted::Done => return Ok(true),
+                Deleted::Changed => return Ok(false),
+                Deleted::Unknown if self.server.read(&record.id)?.is_none() => return Ok(true),
+                Deleted::Unknown => {}
+            }
+        }
+        Err(may_be_held([record.address]))
+    }
+
+    /// Deletes the record that a takeover replaces; false if it has changed.
+    pub(crate) fn remove_replaced(&mut self, entry: &Entry) -> Result<bool> {
+        let Some(record) = self.read_entry(entry)? else { return Ok(false) };
+        self.delete_surely(&record)
+    }
+
+    /// The record of an entry in the state of the scan.
+    fn read_entry(&mut self, entry: &Entry) -> Result<Option<Record>> {
+        let Some(revision) = Revision::read(&entry.lease) else { return Ok(None) };
+        let record = self.server.read(&revision.id)?;
+        Ok(record.filter(|record| record.stamp == revision.stamp))
+    }
+
+    pub(crate) fn remove_entries(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
+        let (mut removed, mut failed): (Vec<Entry>, Vec<Error>) = (Vec::new(), Vec::new());
+        for entry in entries {
+            match self.remove_entry(entry) {
+                Ok(true) => removed.push(entry.clone()),
+                Ok(false) => {}
+                Err(error) => failed.push(error),
+            }
+        }
+        removed_unless_failed(removed, failed)
+    }
+
+    fn remove_entry(&mut self, entry: &Entry) -> Result<bool> {
+        // A call of the same owner on this node does not come between the read and the deletion.
+        let owner = self.owner_of(entry);
+        let mut turn = match &owner {
+            Some(owner) => Some(self.turn(owner)?),
+            None => None,
+        };
+        let Some(record) = self.read_entry(entry)? else { return Ok(false) };
+        let mark = Mark::parse(&record.text).and_then(Result::ok);
+        match (mark, &owner) {
+            (Some(mark), Some(owner)) => {
+                let scope = owner.scope.clone();
+                self.end(&scope, &Marked { record: record.clone(), mark })?;
+            }
+            _ => drop(self.delete_surely(&record)?),
+        }
+        if let Some(turn) = &mut turn
+            && let Some(mut note) = turn.note().cloned()
+        {
+            note.records.retain(|noted| noted.id != record.id);
+            if note.records.is_empty() { turn.forget() } else { turn.write(note) }
+        }
+        Ok(true)
+    }
+
+    /// The owner of an entry of this network, if it is one of this node.
+    fn owner_of(&self, entry: &Entry) -> Option<Owner> {
+        let holder = entry.holder.as_ref().filter(|holder| holder.network.is_none())?;
+        let node = holder.node.clone()?;
+        Some(Owner {
+            scope: Scope { node, network: self.call.network.clone() },
+            container: ContainerId::parse(&holder.container).ok()?,
+            ifname: IfName::parse(holder.ifname.as_deref()?).ok()?,
+        })
+    }
+}

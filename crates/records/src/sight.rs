@@ -1,0 +1,292 @@
+//! A subnet as one list of its records showed it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::SystemTime;
+
+use ipam_kit::Result;
+use ipam_kit::allocate::Owner;
+use ipam_kit::host::is_old;
+
+use crate::mark::Mark;
+use crate::server::{ListQuery, Listed, Listing, Record, RecordServer, Subnet};
+
+/// What a look at a subnet has to find beside the addresses in use.
+#[derive(Clone, Debug)]
+pub(crate) struct Watch {
+    pub(crate) owner: Owner,
+    /// The hashes of sticky names.
+    pub(crate) names: BTreeSet<String>,
+    /// The addresses whose records are needed.
+    pub(crate) addresses: BTreeSet<IpAddr>,
+}
+
+/// A record with its mark.
+#[derive(Clone, Debug)]
+pub(crate) struct Marked {
+    pub(crate) record: Record,
+    pub(crate) mark: Mark,
+}
+
+/// A subnet as one list of its records showed it.
+#[derive(Clone, Debug)]
+pub(crate) struct SubnetSight {
+    pub(crate) subnet: Subnet,
+    watch: Watch,
+    /// Whether all records were shown, so that other addresses are free.
+    pub(crate) is_whole: bool,
+    /// The addresses with a record that counts.
+    pub(crate) used: BTreeSet<IpAddr>,
+    /// How many records there are of addresses with several.
+    several: BTreeMap<IpAddr, usize>,
+    /// The owner's records.
+    pub(crate) own: Vec<Marked>,
+    /// The records that bear a watched name: of other owners, or of none.
+    pub(crate) named: Vec<Marked>,
+    /// The records of watched addresses.
+    pub(crate) watched: BTreeMap<IpAddr, Record>,
+    /// Addresses that were kept for a name whose time is over.
+    pub(crate) expired: BTreeMap<IpAddr, Record>,
+    /// Addresses that are kept for a name, and of which the list did not show since when.
+    has_kept_without_time: bool,
+}
+
+impl SubnetSight {
+    fn new(subnet: &Subnet, watch: &Watch) -> Self {
+        Self {
+            subnet: subnet.clone(),
+            watch: watch.clone(),
+            is_whole: false,
+            used: BTreeSet::new(),
+            several: BTreeMap::new(),
+            own: Vec::new(),
+            named: Vec::new(),
+            watched: BTreeMap::new(),
+            expired: BTreeMap::new(),
+            has_kept_without_time: false,
+        }
+    }
+
+    /// Lists a subnet; `None` if the server has no such subnet. `text` is that of the owner's
+    /// records, if no others are needed.
+    ///
+    /// # Errors
+    /// The server cannot be reached, or refuses.
+    pub(crate) fn look<S: RecordServer>(
+        server: &mut S,
+        subnet: &Subnet,
+        watch: &Watch,
+        text: Option<&str>,
+    ) -> Result<Option<Self>> {
+        let mut sight = Self::new(subnet, watch);
+        for whole_records in [false, true] {
+            let query = ListQuery { text, whole_records };
+            match server.list(&subnet.id, query, &mut sight)? {
+                Listed::NoSubnet => return Ok(None),
+                Listed::All => sight.is_whole = true,
+                Listed::Queried => sight.is_whole = false,
+            }
+            if !sight.needs_whole_records() {
+                break;
+            }
+        }
+        Ok(Some(sight))
+    }
+
+    /// Lists the subnet again with times, to find addresses that are kept for nothing; false if the
+    /// times are known.
+    ///
+    /// # Errors
+    /// The server cannot be reached, or refuses.
+    pub(crate) fn look_for_expired<S: RecordServer>(&mut self, server: &mut S) -> Result<bool> {
+        if !self.has_kept_without_time {
+            return Ok(false);
+        }
+        let id = self.subnet.id.clone();
+        let query = ListQuery { text: None, whole_records: true };
+        self.is_whole = server.list(&id, query, self)? == Listed::All;
+        Ok(true)
+    }
+
+    fn needs_whole_records(&self) -> bool {
+        let mut needed = self.own.iter().chain(&self.named).map(|marked| &marked.record);
+        needed.any(|record| record.id.is_empty())
+            || self.watched.values().any(|record| record.id.is_empty())
+    }
+
+    /// How many records an address has.
+    pub(crate) fn count(&self, address: IpAddr) -> usize {
+        match self.several.get(&address) {
+            Some(count) => *count,
+            None => usize::from(self.used.contains(&address)),
+        }
+    }
+
+    /// Whether another record than the owner's has an address.
+    pub(crate) fn is_shared(&self, address: IpAddr) -> bool {
+        let own = self.own.iter().filter(|own| own.record.address == address).count();
+        self.count(address) > own
+    }
+
+    /// The record of another owner that bears one of the watched names.
+    pub(crate) fn rival(&self, name: &str) -> Option<&Marked> {
+        self.named.iter().find(|named| named.mark.holder.is_some() && named.bears(name))
+    }
+
+    /// The record of an address that is kept for a name.
+    pub(crate) fn kept(&self, name: &str) -> Option<&Marked> {
+        self.named.iter().find(|named| named.mark.holder.is_none() && named.bears(name))
+    }
+}
+
+impl Marked {
+    pub(crate) fn bears(&self, name: &str) -> bool {
+        self.mark.sticky.as_ref().is_some_and(|sticky| sticky.hash == name)
+    }
+
+    /// Whether it keeps an address for a name whose time is over.
+    fn is_expired(&self) -> bool {
+        let keep = self.mark.sticky.as_ref().map(|sticky| sticky.keep()).unwrap_or_default();
+        self.mark.holder.is_none()
+            && self.record.written.is_some_and(|since| is_old(since, keep, SystemTime::now()))
+    }
+}
+
+impl Listing for SubnetSight {
+    fn begin(&mut self) {
+        let Self { subnet, watch, .. } = self;
+        *self = Self::new(subnet, watch);
+    }
+
+    fn take(&mut self, record: Record) {
+        let address = record.address;
+        if !self.used.insert(address) {
+            *self.several.entry(address).or_insert(1) += 1;
+        }
+        let mark = Mark::parse(&record.text).and_then(Result::ok);
+        let marked = mark.map(|mark| Marked { record: record.clone(), mark });
+        if self.watch.addresses.contains(&address) {
+            self.watched.insert(address, record);
+        }
+        let Some(marked) = marked else { return };
+        let Watch { owner, names, .. } = &self.watch;
+        let bears_watched = marked.mark.is_of_network(&owner.scope)
+            && marked.mark.sticky.as_ref().is_some_and(|sticky| names.contains(&sticky.hash));
+        if marked.mark.is_of(owner) {
+            self.own.push(marked);
+        } else if bears_watched {
+            self.named.push(marked);
+        } else if marked.mark.holder.is_none() {
+            if marked.is_expired() && self.count(address) == 1 {
+                self.used.remove(&address);
+                self.expired.insert(address, marked.record);
+            } else {
+                self.has_kept_without_time |= marked.record.written.is_none();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ipam_kit::allocate::Scope;
+    use ipam_kit::cni::{ContainerId, IfName, NetworkName};
+
+    use super::*;
+    use crate::mark::{StickyMark, sticky_hash};
+
+    fn owner(container: &str) -> Owner {
+        let scope = Scope { node: "n".into(), network: NetworkName::parse("lan").unwrap() };
+        Owner {
+            scope,
+            container: ContainerId::parse(container).unwrap(),
+            ifname: IfName::parse("eth0").unwrap(),
+        }
+    }
+
+    fn sight() -> SubnetSight {
+        let subnet = Subnet {
+            id: "7".into(),
+            name: "blue".into(),
+            cidr: "10.0.0.0/24".parse().unwrap(),
+            gateway: None,
+            parent: None,
+            refusal: None,
+        };
+        let names = [sticky_hash("lan", "web")].into();
+        let watch = Watch { owner: owner("c1"), names, addresses: [ip(9)].into() };
+        SubnetSight::new(&subnet, &watch)
+    }
+
+    fn ip(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    fn record(last: u8, text: String) -> Record {
+        let written = Some(SystemTime::now() - Duration::from_secs(7200));
+        Record { id: format!("id-{last}"), address: ip(last), text, stamp: "1".into(), written }
+    }
+
+    fn text(container: &str, sticky: Option<(&str, u64)>) -> String {
+        let sticky =
+            sticky.map(|(name, keep)| StickyMark::new("lan", name, Duration::from_secs(keep)));
+        Mark::text_of(&owner(container), sticky.as_ref(), "", 100).unwrap()
+    }
+
+    fn kept(name: &str, keep: u64) -> String {
+        let mark = Mark::parse(&text("c9", Some((name, keep)))).unwrap().unwrap();
+        mark.kept_text(&owner("c9").scope, 100).unwrap()
+    }
+
+    #[test]
+    fn records_are_told_apart() {
+        let mut sight = sight();
+        for record in [
+            record(2, text("c1", None)),
+            record(3, text("c2", None)),
+            record(4, "printer".into()),
+            record(5, text("c3", Some(("web", 60)))),
+            record(6, kept("db", 3600)),
+            record(7, kept("db", 7 * 3600)),
+            record(9, text("c4", None)),
+        ] {
+            sight.take(record);
+        }
+        let web = sticky_hash("lan", "web");
+        assert_eq!(sight.own.len(), 1);
+        assert_eq!(sight.used, [2, 3, 4, 5, 7, 9].map(ip).into());
+        assert_eq!(sight.rival(&web).unwrap().record.address, ip(5));
+        assert!(sight.kept(&web).is_none());
+        assert_eq!(sight.expired.keys().copied().collect::<Vec<_>>(), [ip(6)]);
+        assert_eq!(sight.watched[&ip(9)].id, "id-9");
+    }
+
+    #[test]
+    fn an_address_is_shared_if_anybody_else_has_a_record_of_it() {
+        for (records, count, is_shared) in [
+            (&[][..], 0, false),
+            (&["c1"][..], 1, false),
+            (&["c1", "c1"][..], 2, false),
+            (&["c1", "c2"][..], 2, true),
+            (&["c2", "c1", "c1"][..], 3, true),
+        ] {
+            let mut sight = sight();
+            records.iter().for_each(|container| sight.take(record(2, text(container, None))));
+            assert_eq!(
+                (sight.count(ip(2)), sight.is_shared(ip(2))),
+                (count, is_shared),
+                "{records:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_list_that_begins_anew_forgets_what_it_showed() {
+        let mut sight = sight();
+        sight.take(record(2, text("c1", None)));
+        sight.begin();
+        assert!(sight.own.is_empty() && sight.used.is_empty());
+    }
+}

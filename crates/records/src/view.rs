@@ -1,0 +1,455 @@
+//! Views: what an owner holds, and what is free.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipam_kit::allocate::ledger::{Hint, PoolView, Used, View, ViewQuery};
+use ipam_kit::allocate::owner_index::time;
+use ipam_kit::allocate::{Lease, Owner, PoolRequest, Strategy};
+use ipam_kit::{Error, ErrorCode, Result};
+use ipnet::IpNet;
+use log::warn;
+
+use crate::ledger::{HeldGuard, RecordLedger, RecordToken, Revision};
+use crate::mark::{Mark, StickyMark};
+use crate::owner_file::{OwnerFile, OwnerNote};
+use crate::pools::{self, SubnetPool};
+use crate::server::{Record, RecordServer, Subnet};
+use crate::sight::{Marked, SubnetSight, Watch};
+
+impl<S: RecordServer> RecordLedger<S> {
+    /// A view for a release or a CHECK.
+    pub(crate) fn view_held(
+        &mut self,
+        query: &ViewQuery<'_>,
+        turn: OwnerFile,
+    ) -> Result<View<RecordToken>> {
+        let owner = query.owner;
+        if query.may_guess && !query.known.is_empty() {
+            let token = token(turn, HeldGuard::Guessed);
+            return Ok(View { held: query.known.to_vec(), sure: false, pools: Vec::new(), token });
+        }
+        let is_sure = turn.note().is_some_and(|note| note.sure) && self.trusts_notes;
+        if is_sure && let Some(held) = self.read_noted(owner, &turn, &[])? {
+            return Ok(shown(turn, held, true, Vec::new()));
+        }
+        let ids: Vec<Revision> = query.known.iter().filter_map(Revision::read).collect();
+        if turn.note().is_none()
+            && self.trusts_notes
+            && !ids.is_empty()
+            && ids.len() == query.known.len()
+        {
+            let mut held = Vec::new();
+            for revision in ids {
+                held.extend(self.read_own(owner, &revision.id, &revision.subnet, None)?);
+            }
+            if held.len() == query.known.len() {
+                return Ok(shown(turn, held, false, Vec::new()));
+            }
+        }
+        let mut subnets = BTreeMap::new();
+        for lease in query.known {
+            if let Some(Revision { subnet, .. }) = Revision::read(lease) {
+                subnets.insert(subnet.clone(), bare_subnet(subnet, lease.address));
+            }
+        }
+        for subnet in noted_subnets(turn.note()) {
+            subnets
+                .entry(subnet.clone())
+                .or_insert_with(|| bare_subnet(subnet, IpAddr::from([0; 4]).into()));
+        }
+        for subnet in self.subnets_of_network()? {
+            subnets.insert(subnet.id.clone(), subnet);
+        }
+        let watch =
+            Watch { owner: owner.clone(), names: BTreeSet::new(), addresses: BTreeSet::new() };
+        let (mut sights, mut held) = (Vec::new(), Vec::new());
+        for subnet in subnets.into_values() {
+            let sight = SubnetSight::look(&mut self.server, &subnet, &watch, None)?;
+            let Some(sight) = sight else {
+                self.memory.forget_subnet(&subnet.id);
+                continue;
+            };
+            held.extend(
+                sight.own.iter().map(|own| self.lease(own, &sight.subnet, turn.note(), &[])),
+            );
+            sights.push(sight);
+        }
+        Ok(shown(turn, held, true, sights))
+    }
+
+    /// A view for an ADD.
+    pub(crate) fn view_pools(
+        &mut self,
+        query: &ViewQuery<'_>,
+        mut turn: OwnerFile,
+    ) -> Result<View<RecordToken>> {
+        self.check_not_restored()?;
+        let (owner, requests) = (query.owner, query.requests);
+        let mut found = Vec::new();
+        for request in requests {
+            found.push(pools::find(&mut self.server, &mut self.memory, request)?);
+        }
+        let is_sure = turn.note().is_some_and(|note| note.sure) && self.trusts_notes;
+        if is_sure
+            && self.notes_serve(&turn, requests, &found)
+            && let Some(held) = self.read_noted(owner, &turn, requests)?
+        {
+            let pools = found
+                .iter()
+                .map(|pool| PoolView { set: Some(pool.set.clone()), ..PoolView::default() });
+            let pools = pools.collect();
+            let mut view = shown(turn, held, true, Vec::new());
+            view.token.add_requests(owner, requests, found);
+            return Ok(View { pools, ..view });
+        }
+        let mut subnets: BTreeMap<String, Subnet> = found
+            .iter()
+            .flat_map(|pool| &pool.subnets)
+            .map(|it| (it.id.clone(), it.clone()))
+            .collect();
+        for subnet in noted_subnets(turn.note()) {
+            let known = self.memory.used(owner.scope.network.as_str()).into_iter();
+            if let Some(known) = known.into_iter().find(|known| known.id == subnet) {
+                subnets.entry(subnet).or_insert(known);
+            }
+        }
+        let names: BTreeMap<String, StickyMark> = names(owner, requests);
+        let watch = Watch {
+            owner: owner.clone(),
+            names: names.values().map(|mark| mark.hash.clone()).collect(),
+            addresses: requests.iter().filter_map(|request| request.requested).collect(),
+        };
+        let mut sights = Vec::new();
+        for subnet in subnets.into_values() {
+            let text = self.text_if_enough(owner, requests, &found, &subnet, &turn)?;
+            let sight = SubnetSight::look(&mut self.server, &subnet, &watch, text.as_deref())?;
+            let Some(sight) = sight else {
+                self.memory.forget_subnet(&subnet.id);
+                let message = format!("{} has no subnet {} any more", S::NAME, subnet.id);
+                return Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"));
+            };
+            self.check_latest(&sight)?;
+            sights.push(sight);
+        }
+        for sight in &mut sights {
+            self.withdraw_unconfirmed(sight, &mut turn)?;
+        }
+        let mut held = Vec::new();
+        for sight in &sights {
+            held.extend(
+                sight.own.iter().map(|own| self.lease(own, &sight.subnet, turn.note(), requests)),
+            );
+        }
+        let mut pools = Vec::new();
+        for (request, pool) in requests.iter().zip(&found) {
+            let here: Vec<_> =
+                sights.iter_mut().filter(|sight| pool.has(&sight.subnet.id)).collect();
+            pools.push(self.pool_view(request, pool, here, &names)?);
+        }
+        let mut view = shown(turn, held, false, sights);
+        view.token.add_requests(owner, requests, found);
+        Ok(View { pools, ..view })
+    }
+
+    /// The text of the owner's records, if the server chooses the address of every pool of a subnet
+    /// and nothing else of it is needed.
+    fn text_if_enough(
+        &self,
+        owner: &Owner,
+        requests: &[PoolRequest],
+        found: &[SubnetPool],
+        subnet: &Subnet,
+        turn: &OwnerFile,
+    ) -> Result<Option<String>> {
+        let mut pools = requests.iter().zip(found).filter(|(_, pool)| pool.has(&subnet.id));
+        let is_enough = self.rules.chooses
+            && turn.note().is_none()
+            && pools.all(|(request, _)| request.is_by_store() && request.sticky.is_none());
+        if is_enough { self.text(owner, None).map(Some) } else { Ok(None) }
+    }
+
+    fn pool_view(
+        &mut self,
+        request: &PoolRequest,
+        pool: &SubnetPool,
+        mut sights: Vec<&mut SubnetSight>,
+        names: &BTreeMap<String, StickyMark>,
+    ) -> Result<PoolView> {
+        let name = request.sticky.as_ref().and_then(|sticky| names.get(&sticky.name));
+        let mut kept = None;
+        if let Some(name) = name {
+            for sight in &sights {
+                if let Some(rival) = sight.rival(&name.hash) {
+                    if !request.may_take_over() {
+                        return Err(held_by_rival(request, rival, self));
+                    }
+                    warn!(
+                        "takes over {} of the sticky name {:?}: takeover is true",
+                        rival.record.address,
+                        request.sticky.as_ref().map_or("", |sticky| &*sticky.name)
+                    );
+                }
+                let bearer = sight.rival(&name.hash).or_else(|| sight.kept(&name.hash));
+                kept = kept.or(bearer.map(|bearer| bearer.record.address));
+            }
+        }
+        let is_whole = sights.iter().all(|sight| sight.is_whole);
+        if is_whole && is_full(pool, &sights) {
+            for sight in &mut sights {
+                sight.look_for_expired(&mut self.server)?;
+            }
+        }
+        let used = sights.iter().flat_map(|sight| sight.used.iter().copied()).collect();
+        let contended = self.memory.has_met();
+        Ok(PoolView {
+            set: Some(pool.set.clone()),
+            cursor: match request.strategy {
+                Strategy::RoundRobin => self.memory.cursor(&pool.key(self.call.network.as_str())),
+                _ => None,
+            },
+            used: if is_whole { Used::All(used) } else { Used::Unknown },
+            hint: contended.then(|| Hint { free: BTreeSet::new(), contended }),
+            kept,
+            ..PoolView::default()
+        })
+    }
+
+    /// Deletes the owner's records that a killed call left at an address of another one.
+    fn withdraw_unconfirmed(
+        &mut self,
+        sight: &mut SubnetSight,
+        turn: &mut OwnerFile,
+    ) -> Result<()> {
+        let confirmed: BTreeSet<String> = turn
+            .note()
+            .into_iter()
+            .flat_map(|note| note.records.iter().map(|record| record.id.clone()))
+            .collect();
+        let mut seen: BTreeSet<IpAddr> = BTreeSet::new();
+        // Confirmed ones first, so that of two records of one address they stay.
+        sight.own.sort_by_key(|own| !confirmed.contains(&own.record.id));
+        let mut kept = Vec::new();
+        for own in std::mem::take(&mut sight.own) {
+            let Record { id, address, .. } = &own.record;
+            let is_confirmed = confirmed.contains(id);
+            let is_second = !seen.insert(*address);
+            let is_met = !is_confirmed && !self.rules.creates_once && sight.count(*address) > 1;
+            if is_second || is_met {
+                self.delete_surely(&own.record)?;
+                continue;
+            }
+            kept.push(own);
+        }
+        sight.own = kept;
+        Ok(())
+    }
+
+    /// Whether this node's latest record of a subnet is where it was.
+    fn check_latest(&mut self, sight: &SubnetSight) -> Result<()> {
+        let Some(latest) = self.memory.latest(&sight.subnet.id).cloned() else { return Ok(()) };
+        if !sight.is_whole || sight.used.contains(&latest.address) {
+            return Ok(());
+        }
+        if !self.memory.is_latest_still(&sight.subnet.id, &latest) {
+            return Ok(());
+        }
+        match self.server.read(&latest.id)? {
+            Some(_) => Ok(()),
+            None => self.memory.miss(S::NAME, &latest),
+        }
+    }
+
+    /// Whether the noted records serve all requests.
+    fn notes_serve(
+        &self,
+        turn: &OwnerFile,
+        requests: &[PoolRequest],
+        found: &[SubnetPool],
+    ) -> bool {
+        let Some(note) = turn.note() else { return false };
+        let mut rest: Vec<Lease> = note
+            .records
+            .iter()
+            .map(|record| Lease {
+                sticky: record.sticky.clone(),
+                ..Lease::bare(record.address.into(), serde_json::Value::Null)
+            })
+            .collect();
+        requests.iter().zip(found).all(|(request, pool)| {
+            let serving = rest.iter().position(|lease| request.is_served_by(lease, &pool.set));
+            serving.map(|index| rest.swap_remove(index)).is_some()
+        })
+    }
+
+    /// Reads the noted records of an owner; `None` if one is not as it was noted.
+    fn read_noted(
+        &mut self,
+        owner: &Owner,
+        turn: &OwnerFile,
+        requests: &[PoolRequest],
+    ) -> Result<Option<Vec<Lease>>> {
+        let mut held = Vec::new();
+        for noted in turn.note().into_iter().flat_map(|note| note.records.clone()) {
+            let Some(mut lease) = self.read_own(owner, &noted.id, &noted.subnet, turn.note())?
+            else {
+                self.trusts_notes = false;
+                return Ok(None);
+            };
+            let requested = requests.iter().filter_map(|request| request.sticky.as_ref());
+            let name = requested
+                .map(|sticky| &sticky.name)
+                .find(|name| Some(*name) == noted.sticky.as_ref());
+            lease.sticky = name.cloned().or(noted.sticky);
+            held.push(lease);
+        }
+        Ok(Some(held))
+    }
+
+    /// Reads a record of an owner; `None` if the owner has it no more.
+    fn read_own(
+        &mut self,
+        owner: &Owner,
+        id: &str,
+        subnet: &str,
+        note: Option<&OwnerNote>,
+    ) -> Result<Option<Lease>> {
+        let record = self.server.read(id)?;
+        let marked = record.and_then(|record| {
+            let mark = Mark::parse(&record.text)?.ok()?;
+            mark.is_of(owner).then_some(Marked { record, mark })
+        });
+        let known = self.memory.used(owner.scope.network.as_str());
+        let subnet = known.into_iter().find(|known| known.id == subnet);
+        Ok(marked.map(|marked| {
+            let address = IpNet::from(marked.record.address);
+            let subnet = subnet.unwrap_or_else(|| bare_subnet(String::new(), address));
+            self.lease(&marked, &subnet, note, &[])
+        }))
+    }
+
+    /// A record as a lease of its owner.
+    pub(crate) fn lease(
+        &self,
+        marked: &Marked,
+        subnet: &Subnet,
+        note: Option<&OwnerNote>,
+        requests: &[PoolRequest],
+    ) -> Lease {
+        let Marked { record, mark } = marked;
+        let network = self.call.network.as_str();
+        let sticky = mark.sticky.as_ref().map(|sticky| {
+            let names = requests.iter().filter_map(|request| request.sticky.as_ref());
+            let name = names
+                .map(|name| &name.name)
+                .find(|name| crate::mark::sticky_hash(network, name) == sticky.hash);
+            name.cloned().unwrap_or_else(|| format!("#{}", sticky.hash))
+        });
+        let noted = note.and_then(|note| note.records.iter().find(|noted| noted.id == record.id));
+        let attempt = note.and_then(|note| {
+            note.attempts
+                .iter()
+                .find(|attempt| attempt.address.is_none_or(|it| it == record.address))
+        });
+        let taken = noted.map(|noted| noted.taken).or(attempt.map(|attempt| attempt.at));
+        let prefix = if subnet.cidr.contains(&record.address) {
+            subnet.cidr.prefix_len()
+        } else {
+            IpNet::from(record.address).prefix_len()
+        };
+        let address = IpNet::new(record.address, prefix).unwrap_or(IpNet::from(record.address));
+        Lease {
+            sticky,
+            gateway: subnet.gateway,
+            taken: taken.filter(|taken| *taken > 0).map(time),
+            ..Lease::bare(address, Revision::of(record, &subnet.id).to_json())
+        }
+    }
+
+    /// The subnets in which records of this network may be: those that it has used on this node, and
+    /// those of its pools. Without any, all subnets of the server.
+    ///
+    /// # Errors
+    /// The server cannot be reached.
+    pub(crate) fn subnets_of_network(&mut self) -> Result<Vec<Subnet>> {
+        let mut subnets: BTreeMap<String, Subnet> = BTreeMap::new();
+        for subnet in self.memory.used(self.call.network.as_str()) {
+            subnets.insert(subnet.id.clone(), subnet);
+        }
+        for request in self.call.pools.clone() {
+            match pools::find_subnets(&mut self.server, &mut self.memory, &request) {
+                Ok(found) => subnets.extend(found.into_iter().map(|it| (it.id.clone(), it))),
+                // A release needs no pool that can be used.
+                Err(error) if error.code() == ErrorCode::INVALID_CONFIG => {
+                    warn!("ignores the pool: {}", error.in_full());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if subnets.is_empty() {
+            self.server.subnets("", &mut |subnet| {
+                subnets.insert(subnet.id.clone(), subnet);
+            })?;
+        }
+        Ok(subnets.into_values().collect())
+    }
+}
+
+impl RecordToken {
+    fn add_requests(&mut self, owner: &Owner, requests: &[PoolRequest], found: Vec<SubnetPool>) {
+        self.names = names(owner, requests);
+        self.pools = requests.iter().map(|request| request.path.clone()).zip(found).collect();
+    }
+}
+
+fn names(owner: &Owner, requests: &[PoolRequest]) -> BTreeMap<String, StickyMark> {
+    let sticky = requests.iter().filter_map(|request| request.sticky.as_ref());
+    let mark = |name: &str, keep| StickyMark::new(owner.scope.network.as_str(), name, keep);
+    sticky.map(|sticky| (sticky.name.clone(), mark(&sticky.name, sticky.keep))).collect()
+}
+
+fn token(turn: OwnerFile, held: HeldGuard) -> RecordToken {
+    RecordToken { turn, held, sights: Vec::new(), pools: BTreeMap::new(), names: BTreeMap::new() }
+}
+
+fn shown(
+    turn: OwnerFile,
+    held: Vec<Lease>,
+    sure: bool,
+    sights: Vec<SubnetSight>,
+) -> View<RecordToken> {
+    let keys = held.iter().filter_map(Revision::read).map(|revision| revision.key()).collect();
+    let token = RecordToken { sights, ..token(turn, HeldGuard::Seen(keys)) };
+    View { held, sure, pools: Vec::new(), token }
+}
+
+fn noted_subnets(note: Option<&OwnerNote>) -> BTreeSet<String> {
+    let Some(note) = note else { return BTreeSet::new() };
+    let of_records = note.records.iter().map(|record| record.subnet.clone());
+    of_records.chain(note.attempts.iter().map(|attempt| attempt.subnet.clone())).collect()
+}
+
+/// Whether no address of a pool is free.
+fn is_full(pool: &SubnetPool, sights: &[&mut SubnetSight]) -> bool {
+    let used = sights.iter().flat_map(|sight| &sight.used);
+    used.filter(|address| pool.set.refusal(**address).is_none()).count() as u128 >= pool.set.size()
+}
+
+/// A subnet of which only the id is known.
+fn bare_subnet(id: String, cidr: IpNet) -> Subnet {
+    Subnet { id, name: String::new(), cidr, gateway: None, parent: None, refusal: None }
+}
+
+fn held_by_rival<S>(request: &PoolRequest, rival: &Marked, ledger: &RecordLedger<S>) -> Error {
+    let name = request.sticky.as_ref().map_or("", |sticky| &*sticky.name);
+    let (network, node) = (ledger.call.network.as_str(), ledger.call.node.as_deref());
+    let holder = rival.mark.to_holder(network, node).map(|holder| holder.to_string());
+    let message = format!(
+        "the sticky name {name:?} is held by {} with {}",
+        holder.unwrap_or_default(),
+        rival.record.address
+    );
+    Error::new(ErrorCode::TRY_AGAIN, message).at(format_args!("{}.sticky", request.path)).advise(
+        "wait for the end of that container; if it has ended, release its address, or set ipam.takeover to true",
+    )
+}

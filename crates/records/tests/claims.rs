@@ -1,0 +1,249 @@
+//! Claims on a server that may make two records of one address, and answers that are lost.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::{Fake, Kind, Lost, Store};
+use ipam_kit::allocate::Allocate;
+use ipam_kit::cni::Environment;
+use ipam_kit::delegate::{Reply, answer};
+use ipam_kit::host::Settings;
+use ipam_records::RecordLedger;
+use ipam_records::server::Record;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A node with a store.
+#[derive(Clone)]
+struct Node {
+    store: Store,
+    name: &'static str,
+    fake: String,
+    folder: Arc<TempDir>,
+}
+
+impl Node {
+    fn new(kind: Kind) -> Self {
+        static STORES: AtomicU64 = AtomicU64::new(0);
+        let fake = format!("store-{}", STORES.fetch_add(1, Ordering::Relaxed));
+        let store = Store::new(&fake, kind);
+        Self { store, name: "n1", fake, folder: Arc::new(TempDir::new().unwrap()) }
+    }
+
+    /// Another node on the same store.
+    fn other(&self) -> Self {
+        Self { name: "n2", folder: Arc::new(TempDir::new().unwrap()), ..self.clone() }
+    }
+
+    fn call(&self, verb: &str, container: &str, pools: Value, more: Value) -> Reply {
+        let mut ipam = json!({
+            "fake": self.fake, "stateDir": self.folder.path(), "node": self.name, "type": "x",
+        });
+        ipam.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let mut config = json!({"cniVersion": "1.1.0", "name": "lan", "ipam": ipam});
+        config["prevResult"] = json!({"cniVersion": "1.1.0", "ips": [], "pools": pools});
+        let variables = [
+            ("CNI_COMMAND", verb),
+            ("CNI_CONTAINERID", container),
+            ("CNI_IFNAME", "eth0"),
+            ("CNI_NETNS", "/x"),
+            ("CNI_PATH", "/x"),
+        ];
+        let delegate = Allocate::<RecordLedger<Fake>>::default();
+        let settings = Settings::default();
+        answer(&delegate, Environment::new(variables), config.to_string().as_bytes(), settings)
+    }
+
+    /// The address of an ADD, or the code and the message of its error.
+    fn add(&self, container: &str, pool: Value) -> Result<String, (u64, String)> {
+        self.add_with(container, pool, json!({}))
+    }
+
+    fn add_with(&self, container: &str, pool: Value, more: Value) -> Result<String, (u64, String)> {
+        let reply = self.call("ADD", container, json!([pool]), more);
+        let said: Value = serde_json::from_str(&reply.stdout).unwrap();
+        match reply.exit {
+            0 => Ok(said["ips"][0]["address"].as_str().unwrap().to_owned()),
+            _ => Err((said["code"].as_u64().unwrap(), said["msg"].as_str().unwrap().to_owned())),
+        }
+    }
+
+    fn del(&self, container: &str) {
+        let reply = self.call("DEL", container, json!([]), json!({}));
+        assert_eq!(reply.exit, 0, "{}", reply.stdout);
+    }
+
+    /// The addresses of all records, in order.
+    fn recorded(&self) -> Vec<String> {
+        let state = self.store.state();
+        let records = state.records.values().flatten();
+        let mut addresses: Vec<_> = records.map(|record| record.address).collect();
+        addresses.sort_unstable();
+        addresses.iter().map(ToString::to_string).collect()
+    }
+
+    fn between(&self, call: impl FnOnce(IpAddr) + Send + 'static) {
+        self.store.state().between.push_back(Box::new(call));
+    }
+}
+
+fn pool() -> Value {
+    json!({"ranges": [{"subnet": "10.1.2.0/29"}]})
+}
+
+#[test]
+fn a_call_sends_as_few_requests_as_it_can() {
+    for omits_ids in [false, true] {
+        let node = Node::new(Kind { omits_ids, ..Kind::default() });
+        node.add("c1", pool()).unwrap();
+        node.store.requests();
+        node.add("c2", pool()).unwrap();
+        let first = node.store.requests();
+        let lists = 1 + usize::from(omits_ids);
+        assert_eq!(
+            first.iter().filter(|request| *request == "list").count(),
+            1 + lists,
+            "{first:?}"
+        );
+        assert_eq!(first.len(), 2 + lists);
+        assert_eq!(node.add("c2", pool()).unwrap(), "10.1.2.3/29");
+        assert_eq!(node.store.requests(), ["read", "write"]);
+    }
+    let atomic = Node::new(Kind { is_atomic: true, says_atomic: true, ..Kind::default() });
+    atomic.add("c1", pool()).unwrap();
+    atomic.store.requests();
+    atomic.add("c2", pool()).unwrap();
+    assert_eq!(atomic.store.requests(), ["list", "create"]);
+}
+
+#[test]
+fn of_two_claims_that_meet_both_are_withdrawn_and_both_are_served_elsewhere() {
+    let node = Node::new(Kind::default());
+    let other = node.other();
+    node.between(move |_| drop(other.add("c2", pool()).unwrap()));
+    let first = node.add("c1", pool()).unwrap();
+    assert_eq!(node.recorded().len(), 2, "{first}");
+    let unique: BTreeSet<_> = node.recorded().into_iter().collect();
+    assert_eq!(unique.len(), 2);
+    // The one who was alone when it read again keeps its address.
+    assert!(unique.contains("10.1.2.2") && first != "10.1.2.2/29", "{first} {unique:?}");
+}
+
+#[test]
+fn a_claim_that_always_meets_others_ends_with_11_and_leaves_nothing() {
+    let node = Node::new(Kind::default());
+    for round in 0..8 {
+        let store = node.store.clone();
+        node.between(move |address| {
+            let record = Record {
+                id: format!("other-{round}"),
+                address,
+                text: "another program".to_owned(),
+                stamp: String::new(),
+                written: None,
+            };
+            store.state().records.entry("lan|10.1.2.0/28|".to_owned()).or_default().push(record);
+        });
+    }
+    let large = json!({"ranges": [{"subnet": "10.1.2.0/28"}]});
+    let (code, message) = node.add("c1", large.clone()).unwrap_err();
+    assert_eq!(code, 11);
+    assert!(message.starts_with("8 claims of c1/eth0 on lan"), "{message}");
+    assert_eq!(node.recorded().len(), 8);
+    // The next call is served.
+    node.add("c1", large).unwrap();
+    assert_eq!(node.recorded().len(), 9);
+}
+
+#[test]
+fn a_claim_whose_answer_was_lost_is_looked_up_and_nothing_is_held_twice() {
+    for lost in [Lost::Never, Lost::Done, Lost::Late] {
+        let node = Node::new(Kind::default());
+        node.store.state().lost.push_back(lost);
+        let address = node.add("c1", pool()).unwrap();
+        let recorded = node.recorded();
+        assert!(
+            recorded.iter().any(|it| address.starts_with(&**it)),
+            "{lost:?} {address} {recorded:?}"
+        );
+        node.del("c1");
+        assert_eq!(node.recorded(), [""; 0], "{lost:?}");
+        // A record that comes after that is found by the repeated DEL.
+        node.del("c1");
+    }
+}
+
+#[test]
+fn a_record_that_a_kill_left_is_confirmed_before_it_is_answered() {
+    let node = Node::new(Kind::default());
+    // The claim is made, and its call knows nothing of it.
+    node.store.state().lost.push_back(Lost::Done);
+    node.add("c1", pool()).unwrap();
+    node.store.requests();
+    // Another claim of the same address was made at the same time.
+    let record = node.store.state().records.values().flatten().next().unwrap().clone();
+    let twin =
+        Record { id: "twin".into(), text: record.text.replace("/c1/", "/c2/"), ..record.clone() };
+    node.store.state().records.values_mut().next().unwrap().push(twin);
+    std::fs::remove_dir_all(node.folder.path()).unwrap();
+    std::fs::create_dir(node.folder.path()).unwrap();
+    let address = node.add("c1", pool()).unwrap();
+    assert_ne!(address.split('/').next().unwrap(), record.address.to_string());
+    assert_eq!(node.recorded().len(), 2);
+}
+
+#[test]
+fn a_confirmed_record_stays_while_another_call_tries_its_address() {
+    let node = Node::new(Kind::default());
+    let address = node.add("c1", pool()).unwrap();
+    let record = node.store.state().records.values().flatten().next().unwrap().clone();
+    let twin = Record { id: "twin".into(), text: record.text.replace("/c1/", "/c2/"), ..record };
+    node.store.state().records.values_mut().next().unwrap().push(twin);
+    assert_eq!(node.add("c1", pool()).unwrap(), address);
+}
+
+#[test]
+fn a_store_that_was_restored_is_refused_until_a_reassert() {
+    let node = Node::new(Kind::default());
+    node.add("c1", pool()).unwrap();
+    let backup = node.store.state().records.clone();
+    node.add("c2", pool()).unwrap();
+    node.store.state().records = backup;
+    let (code, message) = node.add("c3", pool()).unwrap_err();
+    assert_eq!(code, 11);
+    assert!(message.contains("was restored from a backup"), "{message}");
+    assert_eq!(node.add("c1", pool()).unwrap_err().0, 11);
+    node.del("c1");
+    // Another node has nothing there that is missing.
+    node.other().add("c4", pool()).unwrap();
+}
+
+#[test]
+fn a_name_that_another_owner_holds_is_taken_over_if_that_is_allowed() {
+    let node = Node::new(Kind::default());
+    let named = json!({"ranges": [{"subnet": "10.1.2.0/29"}], "sticky": "web", "keep": "1h"});
+    let address = node.add("c1", named.clone()).unwrap();
+    let elsewhere = node.other();
+    let (code, message) = elsewhere.add("c2", named.clone()).unwrap_err();
+    assert_eq!(code, 11);
+    assert!(message.contains("the sticky name \"web\" is held by c1/eth0"), "{message}");
+    let taken = elsewhere.add_with("c2", named, json!({"takeover": true})).unwrap();
+    assert_eq!(taken, address);
+    // The record is another one, so that a late DEL of the first owner finds nothing of its own.
+    node.del("c1");
+    assert_eq!(node.recorded().len(), 1);
+}
+
+#[test]
+fn a_container_id_that_does_not_fit_is_error_4_and_takes_nothing() {
+    let node = Node::new(Kind::default());
+    let (code, message) = node.add(&"z".repeat(90), pool()).unwrap_err();
+    assert_eq!(code, 4, "{message}");
+    assert_eq!(node.recorded(), [""; 0]);
+}

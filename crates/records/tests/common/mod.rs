@@ -1,0 +1,289 @@
+//! A server of records in memory, of several kinds.
+
+#![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part")]
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use ipam_kit::cni::address;
+use ipam_kit::keys::Key;
+use ipam_kit::{Request, Result};
+use ipam_records::RecordServer;
+use ipam_records::server::{
+    Created, Deleted, ListQuery, Listed, Listing, Record, ServerRules, Subnet, Written,
+};
+use ipnet::IpNet;
+use serde::Deserialize;
+
+/// The kind of a server.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kind {
+    /// It refuses a second record of an address, also of one that is made at the same time.
+    pub is_atomic: bool,
+    /// It says that it does, whether or not.
+    pub says_atomic: bool,
+    /// It chooses addresses.
+    pub chooses: bool,
+    /// Its lists have ids only where they are needed.
+    pub omits_ids: bool,
+}
+
+/// What becomes of the answer to the next request that makes a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// The record is not made.
+    Never,
+    /// It is made at once.
+    Done,
+    /// It is made after the next list.
+    Late,
+}
+
+/// A call of the test, with the address that is being claimed.
+pub type Between = Box<dyn FnOnce(IpAddr) + Send>;
+
+#[derive(Default)]
+pub struct State {
+    /// By subnet.
+    pub records: BTreeMap<String, Vec<Record>>,
+    next: u64,
+    pub requests: Vec<String>,
+    pub lost: VecDeque<Lost>,
+    late: Vec<(String, IpAddr, String)>,
+    /// Called before the next record is made, after its server has looked.
+    pub between: VecDeque<Between>,
+}
+
+#[derive(Clone, Default)]
+pub struct Store {
+    pub kind: Kind,
+    state: Arc<Mutex<State>>,
+}
+
+static STORES: LazyLock<Mutex<HashMap<String, Store>>> = LazyLock::new(Mutex::default);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Store {
+    pub fn new(name: &str, kind: Kind) -> Self {
+        let store = Self { kind, ..Self::default() };
+        lock(&STORES).insert(name.to_owned(), store.clone());
+        store
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    pub fn age(&self, by: Duration) {
+        for record in self.state().records.values_mut().flatten() {
+            record.written = record.written.map(|written| written - by);
+        }
+    }
+
+    /// The requests since the last call.
+    pub fn requests(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().requests)
+    }
+}
+
+impl State {
+    fn insert(&mut self, subnet: &str, address: IpAddr, text: &str) -> Record {
+        self.next += 1;
+        let record = Record {
+            id: format!("r{}", self.next),
+            address,
+            text: text.to_owned(),
+            stamp: format!("s{}", self.next),
+            written: Some(SystemTime::now()),
+        };
+        self.records.entry(subnet.to_owned()).or_default().push(record.clone());
+        record
+    }
+
+    fn has(&self, subnet: &str, address: IpAddr) -> bool {
+        self.records.get(subnet).into_iter().flatten().any(|record| record.address == address)
+    }
+
+    fn find(&mut self, id: &str) -> Option<&mut Record> {
+        self.records.values_mut().flatten().find(|record| record.id == id)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+pub struct FakeConfig {
+    fake: String,
+}
+
+/// Each network has subnets of its own: any CIDR, and one with the network's name.
+pub struct Fake {
+    store: Store,
+    network: String,
+}
+
+impl Fake {
+    fn subnet(&self, cidr: &str, name: &str) -> Option<Subnet> {
+        let cidr: IpNet = cidr.parse().ok()?;
+        let id = format!("{}|{cidr}|{name}", self.network);
+        let gateway = address::next(cidr.network()).filter(|_| !name.is_empty());
+        Some(Subnet { id, name: name.to_owned(), cidr, gateway, parent: None, refusal: None })
+    }
+
+    fn log(&self, request: impl Into<String>) {
+        self.store.state().requests.push(request.into());
+    }
+}
+
+impl RecordServer for Fake {
+    type Config = FakeConfig;
+
+    const KEYS: &'static [Key] = &[Key::Value("fake")];
+    const FOLDER: &'static str = "fake";
+    const NAME: &'static str = "Fake";
+
+    fn open(config: FakeConfig, request: &Request) -> Result<Self> {
+        let store = lock(&STORES).get(&config.fake).cloned().expect("a store of this name");
+        Ok(Self { store, network: request.network.name().to_string() })
+    }
+
+    fn site(&self) -> String {
+        self.network.clone()
+    }
+
+    fn rules(&self) -> ServerRules {
+        let Kind { says_atomic, chooses, .. } = self.store.kind;
+        ServerRules { creates_once: says_atomic, chooses, longest_text: 100 }
+    }
+
+    fn subnets(&mut self, wanted: &str, each: &mut dyn FnMut(Subnet)) -> Result<()> {
+        self.log("subnets");
+        if wanted == self.network {
+            each(self.subnet("10.1.2.0/28", wanted).expect("a CIDR"));
+        }
+        if let Some(subnet) = self.subnet(wanted, "") {
+            each(subnet);
+        }
+        let known: Vec<String> = self.store.state().records.keys().cloned().collect();
+        for id in known.iter().filter(|_| wanted.is_empty()) {
+            if let [network, cidr, name] = *id.split('|').collect::<Vec<_>>()
+                && network == self.network
+                && let Some(subnet) = self.subnet(cidr, name)
+            {
+                each(subnet);
+            }
+        }
+        Ok(())
+    }
+
+    fn list(
+        &mut self,
+        subnet: &str,
+        query: ListQuery<'_>,
+        listing: &mut dyn Listing,
+    ) -> Result<Listed> {
+        self.log("list");
+        let mut state = self.store.state();
+        listing.begin();
+        // The first attempt breaks off, as a connection may.
+        for record in state.records.get(subnet).into_iter().flatten().take(1) {
+            listing.take(record.clone());
+        }
+        listing.begin();
+        for record in state.records.get(subnet).into_iter().flatten() {
+            let mut record = record.clone();
+            if query.text.is_some_and(|text| *text != record.text) && self.store.kind.chooses {
+                continue;
+            }
+            if self.store.kind.omits_ids && !query.whole_records {
+                record =
+                    Record { id: String::new(), stamp: String::new(), written: None, ..record };
+            }
+            listing.take(record);
+        }
+        for (subnet, address, text) in std::mem::take(&mut state.late) {
+            if !state.has(&subnet, address) {
+                state.insert(&subnet, address, &text);
+            }
+        }
+        let is_part = query.text.is_some() && self.store.kind.chooses;
+        Ok(if is_part { Listed::Queried } else { Listed::All })
+    }
+
+    fn read(&mut self, id: &str) -> Result<Option<Record>> {
+        self.log("read");
+        Ok(self.store.state().find(id).cloned())
+    }
+
+    fn create(&mut self, subnet: &Subnet, wanted: Option<IpAddr>, text: &str) -> Result<Created> {
+        self.log("create");
+        let mut state = self.store.state();
+        let address = match wanted {
+            Some(address) => address,
+            None => {
+                let gateway = subnet.gateway;
+                let hosts = subnet.cidr.hosts().filter(|host| Some(*host) != gateway);
+                let mut free = hosts.filter(|host| !state.has(&subnet.id, *host));
+                let Some(free) = free.next() else { return Ok(Created::Full) };
+                free
+            }
+        };
+        if state.has(&subnet.id, address) {
+            return Ok(Created::Taken);
+        }
+        match state.lost.pop_front() {
+            Some(Lost::Never) => return Ok(Created::Unknown),
+            Some(Lost::Done) => {
+                state.insert(&subnet.id, address, text);
+                return Ok(Created::Unknown);
+            }
+            Some(Lost::Late) => {
+                state.late.push((subnet.id.clone(), address, text.to_owned()));
+                return Ok(Created::Unknown);
+            }
+            None => {}
+        }
+        let between = state.between.pop_front();
+        if !self.store.kind.is_atomic || between.is_some() {
+            drop(state);
+            match between {
+                Some(between) => between(address),
+                None => thread::sleep(Duration::from_millis(2)),
+            }
+            state = self.store.state();
+            if self.store.kind.is_atomic && state.has(&subnet.id, address) {
+                return Ok(Created::Taken);
+            }
+        }
+        Ok(Created::Done(state.insert(&subnet.id, address, text)))
+    }
+
+    fn write(&mut self, record: &Record, text: &str) -> Result<Written> {
+        self.log("write");
+        let mut state = self.store.state();
+        state.next += 1;
+        let stamp = format!("s{}", state.next);
+        let Some(found) = state.find(&record.id) else { return Ok(Written::Changed) };
+        found.text = text.to_owned();
+        found.stamp = stamp;
+        found.written = Some(SystemTime::now());
+        Ok(Written::Done(found.clone()))
+    }
+
+    fn delete(&mut self, record: &Record) -> Result<Deleted> {
+        self.log("delete");
+        for records in self.store.state().records.values_mut() {
+            records.retain(|other| other.id != record.id);
+        }
+        Ok(Deleted::Done)
+    }
+
+    fn ready(&mut self) -> Result<()> {
+        self.log("ready");
+        Ok(())
+    }
+}
