@@ -112,6 +112,21 @@ impl RecordToken {
         self.sights.iter().find(|sight| sight.subnet.id == subnet)
     }
 
+    /// The record of a lease without a name, if the view has read it while no other call of the node
+    /// could change it. An id that was the owner's is never another owner's.
+    pub(crate) fn seen_record(&self, lease: &Lease) -> Option<Record> {
+        let revision = Revision::read(lease).filter(|_| lease.sticky.is_none())?;
+        let HeldGuard::Seen(seen) = &self.held else { return None };
+        let is_seen = self.turn.is_locked() && seen.contains(&revision.key());
+        is_seen.then(|| Record {
+            id: revision.id,
+            address: lease.address.addr(),
+            text: String::new(),
+            stamp: revision.stamp,
+            written: None,
+        })
+    }
+
     /// Whether a change says of all that the owner holds what becomes of it.
     pub(crate) fn fits(&self, change: &Change<'_>, trusts_notes: bool) -> bool {
         let named = [&change.keep, &change.leave, &change.drop];

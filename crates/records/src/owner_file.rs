@@ -100,6 +100,11 @@ impl OwnerFile {
         }
     }
 
+    /// Whether no other call of the node changes the owner's records.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.file.is_some()
+    }
+
     pub(crate) fn note(&self) -> Option<&OwnerNote> {
         self.note.as_ref()
     }

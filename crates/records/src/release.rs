@@ -23,21 +23,29 @@ impl<S: RecordServer> RecordLedger<S> {
         mut token: RecordToken,
         change: &Change<'_>,
     ) -> Result<Commit<RecordToken>> {
-        let mut doomed = Vec::new();
+        let (mut read, mut seen) = (Vec::new(), Vec::new());
         for lease in &change.drop {
-            doomed.extend(self.read_same(owner, lease)?);
+            match token.seen_record(lease) {
+                Some(record) => seen.push(record),
+                None => read.extend(self.read_same(owner, lease)?),
+            }
         }
-        if doomed.len() < change.drop.len() {
+        if read.len() + seen.len() < change.drop.len() {
             self.trusts_notes = false;
             return Ok(Commit::Lost { taken: Vec::new(), view: None });
         }
-        for marked in &doomed {
+        for marked in &read {
             self.end(&owner.scope, marked)?;
         }
-        let is_gone = |record: &NotedRecord| doomed.iter().any(|gone| gone.record.id == record.id);
+        for record in &seen {
+            self.delete_surely(record)?;
+        }
+        let ids: Vec<&String> =
+            read.iter().map(|it| &it.record).chain(&seen).map(|it| &it.id).collect();
+        let is_gone = |record: &NotedRecord| ids.contains(&&record.id);
         match token.turn.note().cloned() {
             _ if change.leave.is_empty() => token.turn.forget(),
-            Some(mut note) if !doomed.is_empty() => {
+            Some(mut note) if !ids.is_empty() => {
                 note.records.retain(|record| !is_gone(record));
                 token.turn.write(OwnerNote { sure: note.sure, ..note });
             }

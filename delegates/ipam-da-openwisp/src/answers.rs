@@ -1,0 +1,238 @@
+//! The answers of the server, read.
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use ipam_kit::{Error, ErrorCode, Result};
+use ipam_records::server::{Record, Subnet};
+use ipam_servers::{HttpAnswer, parse_http_date, parse_timestamp};
+use ipnet::IpNet;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::config::Organization;
+
+/// A list without its elements.
+#[derive(Debug, Deserialize)]
+pub(crate) struct PageEnd {
+    pub(crate) count: usize,
+    pub(crate) next: Option<String>,
+    /// Empty: the elements were passed on.
+    #[serde(rename = "results")]
+    _results: Vec<Value>,
+}
+
+/// A record as JSON has it.
+#[derive(Debug, Deserialize)]
+pub(crate) struct AddressJson {
+    id: String,
+    modified: String,
+    ip_address: String,
+    description: Option<String>,
+    subnet: String,
+}
+
+/// A subnet as JSON has it.
+#[derive(Debug, Deserialize)]
+pub(crate) struct SubnetJson {
+    id: String,
+    name: String,
+    subnet: String,
+    description: Option<String>,
+    organization: Option<String>,
+    master_subnet: Option<String>,
+}
+
+/// How far the clock of the server is behind this machine's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    here: SystemTime,
+    there: SystemTime,
+}
+
+/// The header `Date` has whole seconds, so smaller differences are none.
+const SAME: Duration = Duration::from_secs(2);
+
+impl Clock {
+    /// The clocks when an answer came.
+    pub(crate) fn of(head: &HttpAnswer) -> Self {
+        Self::at(SystemTime::now(), head.header("date").and_then(parse_http_date))
+    }
+
+    fn at(here: SystemTime, there: Option<SystemTime>) -> Self {
+        let there = there.unwrap_or(here);
+        let difference = here.duration_since(there).unwrap_or_else(|ahead| ahead.duration());
+        Self { here, there: if difference <= SAME { here } else { there } }
+    }
+
+    /// A time of the server by this machine's clock.
+    fn to_here(self, time: SystemTime) -> Option<SystemTime> {
+        match self.there.duration_since(time) {
+            Ok(age) => self.here.checked_sub(age),
+            Err(ahead) => self.here.checked_add(ahead.duration()),
+        }
+    }
+}
+
+impl AddressJson {
+    /// The record, if it is one of this subnet.
+    pub(crate) fn record(self, subnet: Option<&str>, clock: Clock) -> Result<Record> {
+        if subnet.is_some_and(|subnet| subnet != self.subnet) {
+            return Err(nonsense(format!("the record {} is of another subnet", self.id)));
+        }
+        let address = self.ip_address.parse().map_err(|_| {
+            nonsense(format!("the record {} has the address {:?}", self.id, self.ip_address))
+        })?;
+        let written = parse_timestamp(&self.modified).and_then(|time| clock.to_here(time));
+        Ok(Record {
+            id: self.id,
+            address,
+            text: self.description.unwrap_or_default(),
+            stamp: self.modified,
+            written,
+        })
+    }
+}
+
+/// The gateway in the description of a subnet.
+#[derive(Deserialize)]
+struct GatewayJson {
+    gw: IpAddr,
+}
+
+impl SubnetJson {
+    /// The subnet, if it is one of those that are seen.
+    pub(crate) fn subnet(self, organization: &Organization) -> Result<Option<Subnet>> {
+        let is_seen = match (organization, &self.organization) {
+            (Organization::Any, _) | (Organization::Shared, None) => true,
+            (Organization::Id(id), Some(of)) => id == of,
+            (Organization::Shared, Some(_)) | (Organization::Id(_), None) => false,
+        };
+        if !is_seen {
+            return Ok(None);
+        }
+        let cidr: IpNet = self.subnet.parse().map_err(|_| {
+            nonsense(format!("the subnet {} has the CIDR {:?}", self.id, self.subnet))
+        })?;
+        let description = self.description.unwrap_or_default();
+        let gateway = serde_json::from_str::<GatewayJson>(&description).ok().map(|json| json.gw);
+        let gateway = gateway.filter(|gateway| gateway.is_ipv4() == cidr.addr().is_ipv4());
+        let is_shared = self.organization.is_none() && *organization == Organization::Any;
+        let refusal = is_shared.then(|| {
+            "it has no organization, so only a superuser may delete its records: give it an organization, or, \
+             for a superuser, set ipam.openwisp.organization to shared"
+                .to_owned()
+        });
+        Ok(Some(Subnet {
+            id: self.id,
+            name: self.name,
+            cidr: cidr.trunc(),
+            gateway,
+            parent: self.master_subnet,
+            refusal,
+        }))
+    }
+}
+
+/// Reads the body of an answer.
+///
+/// # Errors
+/// Code 103: it is not such JSON.
+pub(crate) fn parse<T: DeserializeOwned>(body: &[u8], what: &str) -> Result<T> {
+    serde_json::from_slice(body)
+        .map_err(|error| nonsense(format!("cannot parse {what}")).caused_by(error.to_string()))
+}
+
+/// Whether a 404 says that the server has no such object. Another server would say it otherwise.
+///
+/// # Errors
+/// Code 103: the answer is of another service.
+pub(crate) fn check_absent(answer: &HttpAnswer, path: &str) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Detail {
+        #[serde(rename = "detail")]
+        _detail: String,
+    }
+    match serde_json::from_slice::<Detail>(&answer.body) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(nonsense(format!("HTTP 404 to {path} without a detail"))),
+    }
+}
+
+/// The error of an answer that is not OpenWISP's.
+pub(crate) fn nonsense(what: String) -> Error {
+    Error::new(ErrorCode::BACKEND, format!("OpenWISP: {what}"))
+        .advise("check ipam.openwisp.url: expected the root of an OpenWISP with openwisp-ipam 1.x")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn an_age_is_the_same_by_both_clocks() {
+        for (here, there, written, expected) in [
+            (1000, Some(1000), 900, 900),
+            (1000, Some(998), 900, 900),
+            (1000, Some(400), 300, 900),
+            (1000, Some(4000), 3900, 900),
+            (1000, Some(4000), 4001, 1001),
+            (1000, None, 900, 900),
+        ] {
+            let clock = Clock::at(at(here), there.map(at));
+            assert_eq!(clock.to_here(at(written)), Some(at(expected)));
+        }
+    }
+
+    fn subnet(members: Value, organization: &Organization) -> Option<Subnet> {
+        let mut json = json!({
+            "id": "s", "name": "blue", "subnet": "10.0.0.0/24", "description": "",
+            "organization": "o", "master_subnet": null,
+        });
+        json.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+        serde_json::from_value::<SubnetJson>(json).unwrap().subnet(organization).unwrap()
+    }
+
+    #[test]
+    fn a_subnet_has_the_gateway_of_its_description() {
+        for (description, gateway) in [
+            (json!(r#"{"gw": "10.0.0.254"}"#), Some("10.0.0.254")),
+            (json!(r#"{"gw": "fd00::1"}"#), None),
+            (json!("the blue one"), None),
+            (json!(null), None),
+        ] {
+            let subnet = subnet(json!({"description": description}), &Organization::Any).unwrap();
+            assert_eq!(subnet.gateway.map(|it| it.to_string()).as_deref(), gateway);
+        }
+    }
+
+    #[test]
+    fn a_shared_subnet_is_refused_unless_it_is_asked_for() {
+        let id = Organization::Id("o".to_owned());
+        assert!(subnet(json!({}), &id).unwrap().refusal.is_none());
+        assert!(subnet(json!({"organization": "p"}), &id).is_none());
+        let shared = json!({"organization": null});
+        assert!(subnet(shared.clone(), &id).is_none());
+        assert!(subnet(shared.clone(), &Organization::Any).unwrap().refusal.is_some());
+        assert!(subnet(shared, &Organization::Shared).unwrap().refusal.is_none());
+        assert!(subnet(json!({}), &Organization::Shared).is_none());
+    }
+
+    #[test]
+    fn a_404_of_another_service_is_no_absence() {
+        let answer = |body: &str| HttpAnswer::new(404, body.as_bytes().to_vec());
+        assert!(check_absent(&answer(r#"{"detail":"Not found."}"#), "p").is_ok());
+        for body in ["", "<html>", "{}", r#"{"detail":1}"#] {
+            assert_eq!(check_absent(&answer(body), "p").unwrap_err().code().number(), 103);
+        }
+    }
+}

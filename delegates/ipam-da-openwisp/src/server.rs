@@ -1,0 +1,387 @@
+//! OpenWISP as a server of records.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read};
+use std::net::IpAddr;
+
+use ipam_kit::keys::Key;
+use ipam_kit::{Error, ErrorCode, Request, Result};
+use ipam_records::RecordServer;
+use ipam_records::server::{
+    Created, Deleted, ListQuery, Listed, Listing, Record, ServerRules, Subnet, Written,
+};
+use ipam_servers::{HttpAnswer, Method, each_element, escape};
+use log::{debug, warn};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::answers::{AddressJson, Clock, PageEnd, SubnetJson, check_absent, nonsense, parse};
+use crate::client::{ApiClient, Ask};
+use crate::config::{KEYS, OpenWispConfig, Organization};
+use crate::export::each_row;
+use crate::hints::ListHints;
+
+/// An OpenWISP with openwisp-ipam.
+#[derive(Debug)]
+pub struct OpenWisp {
+    client: ApiClient,
+    organization: Organization,
+    confirm: bool,
+    site: String,
+    /// Whether something secret goes over http.
+    unencrypted: Option<String>,
+    hints: ListHints,
+}
+
+/// How many elements a page has: the most that OpenWISP gives.
+const PAGE: usize = 100;
+
+/// The longest element of a list, in bytes.
+const ELEMENT: usize = 16 * 1024;
+
+/// How often a list that changes meanwhile is read.
+const READS: u32 = 5;
+
+/// The length of a description, in characters.
+const DESCRIPTION: usize = 100;
+
+/// One page of a list.
+struct Page {
+    count: usize,
+    is_last: bool,
+}
+
+impl OpenWisp {
+    /// Reads a page of a list, and passes each element to `take`; `None` if there is no such list or
+    /// page.
+    fn page<T: DeserializeOwned>(
+        &mut self,
+        list: &str,
+        number: usize,
+        take: &mut dyn FnMut(T, Clock) -> Result<()>,
+        begin: &mut dyn FnMut(),
+    ) -> Result<Option<Page>> {
+        let path = match number {
+            1 => format!("{list}?page_size={PAGE}"),
+            _ => format!("{list}?page_size={PAGE}&page={number}"),
+        };
+        let ask = Ask { method: Method::Get, path: &path, body: &[], ok: &[200, 404] };
+        let read =
+            self.client.read_with(ask, &mut |head: &HttpAnswer, body: &mut dyn Read| {
+                begin();
+                if head.status == 404 {
+                    let mut answer = HttpAnswer::new(404, Vec::new());
+                    body.take(ELEMENT as u64).read_to_end(&mut answer.body)?;
+                    return Ok(check_absent(&answer, &path).map(|()| None));
+                }
+                let clock = Clock::of(head);
+                let rest = each_element(body, Some("results"), ELEMENT, |element| {
+                    take(parse(element, &format!("an element of {list}"))?, clock)
+                })?;
+                Ok(rest.map(Some))
+            })??;
+        let Some(rest) = read else { return Ok(None) };
+        let PageEnd { count, next, .. } = parse(&rest, &format!("the list {list}"))?;
+        Ok(Some(Page { count, is_last: next.is_none() }))
+    }
+
+    /// Reads all pages of the records of a subnet, again until ids and counts agree.
+    fn list_pages(
+        &mut self,
+        subnet: &str,
+        whole_records: bool,
+        listing: &mut dyn Listing,
+    ) -> Result<Listed> {
+        let list = format!("subnet/{}/ip-address/", escape(subnet));
+        for _ in 0..READS {
+            listing.begin();
+            let (mut ids, mut counts) = (BTreeSet::new(), BTreeSet::new());
+            for number in 1.. {
+                let mut records = Vec::new();
+                let page = {
+                    let records = std::cell::RefCell::new(&mut records);
+                    self.page::<AddressJson>(
+                        &list,
+                        number,
+                        &mut |json, clock| {
+                            records.borrow_mut().push(json.record(Some(subnet), clock)?);
+                            Ok(())
+                        },
+                        &mut || records.borrow_mut().clear(),
+                    )?
+                };
+                let Some(page) = page else {
+                    if number == 1 {
+                        return Ok(Listed::NoSubnet);
+                    }
+                    break;
+                };
+                if number == 1 {
+                    self.hints.remember_length(subnet, page.count, PAGE);
+                    if page.count > PAGE && !whole_records && self.hints.may_export() {
+                        return self.export(subnet, listing);
+                    }
+                }
+                counts.insert(page.count);
+                for record in records {
+                    if ids.insert(record.id.clone()) {
+                        listing.take(record);
+                    }
+                }
+                if page.is_last || number > page.count / PAGE + 1 {
+                    break;
+                }
+            }
+            if counts.len() == 1 && counts.contains(&ids.len()) {
+                return Ok(Listed::All);
+            }
+            debug!("the list {list} changed while it was read");
+        }
+        let message = format!(
+            "OpenWISP: the records of subnet {subnet} changed {READS} times while they were read"
+        );
+        Err(Error::new(ErrorCode::TRY_AGAIN, message).advise(
+            "call again; with the right to add subnets, this delegate reads a long list in one request",
+        ))
+    }
+
+    /// Reads all records of a subnet at once, without their ids.
+    fn export(&mut self, subnet: &str, listing: &mut dyn Listing) -> Result<Listed> {
+        let path = format!("subnet/{}/export/", escape(subnet));
+        let ask = Ask { method: Method::Post, path: &path, body: &[], ok: &[200, 403, 404] };
+        let outcome =
+            self.client.read_with(ask, &mut |head: &HttpAnswer, body: &mut dyn Read| {
+                listing.begin();
+                match head.status {
+                    403 => return Ok(Ok(None)),
+                    404 => {
+                        let mut answer = HttpAnswer::new(404, Vec::new());
+                        body.take(ELEMENT as u64).read_to_end(&mut answer.body)?;
+                        return Ok(check_absent(&answer, &path).map(|()| Some(Listed::NoSubnet)));
+                    }
+                    _ => {}
+                }
+                let mut wrong = None;
+                each_row(body, &mut |address, text| match address.parse::<IpAddr>() {
+                    Ok(address) => listing.take(Record {
+                        id: String::new(),
+                        address,
+                        text: text.to_owned(),
+                        stamp: String::new(),
+                        written: None,
+                    }),
+                    Err(_) => wrong = Some(address.to_owned()),
+                })?;
+                match wrong {
+                    None => Ok(Ok(Some(Listed::All))),
+                    Some(address) => {
+                        Err(io::Error::other(format!("{address:?} is not an address")))
+                    }
+                }
+            })??;
+        match outcome {
+            Some(listed) => Ok(listed),
+            None => {
+                warn!(
+                    "OpenWISP refuses an export (it needs the right to add subnets): reads page by page"
+                );
+                self.hints.remember_refusal();
+                self.list_pages(subnet, true, listing)
+            }
+        }
+    }
+
+    /// A refused creation.
+    fn refusal(&self, subnet: &Subnet, answer: &HttpAnswer) -> Result<Created> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Refusal {
+            ip_address: Vec<String>,
+            subnet: Vec<String>,
+        }
+        let refusal: Refusal = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let says = |texts: &[String], part: &str| texts.iter().any(|text| text.contains(part));
+        if says(&refusal.ip_address, "already used") {
+            return Ok(Created::Taken);
+        }
+        if says(&refusal.subnet, "does not exist") || says(&refusal.ip_address, "does not belong") {
+            return Ok(Created::NoSubnet);
+        }
+        let said = self.client.shown(&answer.body);
+        let message = format!("OpenWISP refused a record in {}: {said}", subnet.cidr);
+        Err(Error::new(ErrorCode::BACKEND, message)
+            .advise("correct what the answer names, in OpenWISP or in the pool"))
+    }
+}
+
+impl RecordServer for OpenWisp {
+    type Config = OpenWispConfig;
+
+    const KEYS: &'static [Key] = KEYS;
+    const FOLDER: &'static str = "openwisp";
+    const NAME: &'static str = "OpenWISP";
+
+    fn open(config: OpenWispConfig, request: &Request) -> Result<Self> {
+        let site = config.site(&request.environment)?;
+        let servers: Vec<String> = site.settings.servers.iter().map(ToString::to_string).collect();
+        let plain = site.settings.servers.iter().find(|server| !server.is_secured());
+        let state = request.state_dir()?;
+        let hints = ListHints::read(state.root().join("openwisp").join("lists.json"));
+        Ok(Self {
+            organization: site.organization.clone(),
+            confirm: site.confirm,
+            site: format!("{} {:?}", servers.join(" "), site.organization),
+            unencrypted: plain.map(|server| {
+                let what =
+                    if site.login.is_some() { "the password and the token" } else { "the token" };
+                format!("{what} of ipam.openwisp go to {server} unencrypted: use https://")
+            }),
+            client: ApiClient::new(site, request)?,
+            hints,
+        })
+    }
+
+    fn site(&self) -> String {
+        self.site.clone()
+    }
+
+    fn rules(&self) -> ServerRules {
+        ServerRules { creates_once: !self.confirm, chooses: false, longest_text: DESCRIPTION }
+    }
+
+    fn subnets(&mut self, _wanted: &str, each: &mut dyn FnMut(Subnet)) -> Result<()> {
+        let organization = self.organization.clone();
+        for _ in 0..READS {
+            let mut found = Vec::new();
+            let (mut seen, mut counts) = (0, BTreeSet::new());
+            for number in 1.. {
+                let mut subnets: Vec<(String, Option<Subnet>)> = Vec::new();
+                let page = {
+                    let subnets = std::cell::RefCell::new(&mut subnets);
+                    self.page::<SubnetJson>(
+                        "subnet/",
+                        number,
+                        &mut |json, _| {
+                            subnets.borrow_mut().push((String::new(), json.subnet(&organization)?));
+                            Ok(())
+                        },
+                        &mut || subnets.borrow_mut().clear(),
+                    )?
+                };
+                let Some(page) = page else { break };
+                seen += subnets.len();
+                found.extend(subnets.into_iter().filter_map(|(_, subnet)| subnet));
+                counts.insert(page.count);
+                if page.is_last || number > page.count / PAGE + 1 {
+                    break;
+                }
+            }
+            if counts.len() == 1 && counts.contains(&seen) {
+                found.into_iter().for_each(each);
+                return Ok(());
+            }
+        }
+        Err(Error::new(ErrorCode::TRY_AGAIN, "OpenWISP: the subnets changed while they were read")
+            .advise("call again"))
+    }
+
+    fn list(
+        &mut self,
+        subnet: &str,
+        query: ListQuery<'_>,
+        listing: &mut dyn Listing,
+    ) -> Result<Listed> {
+        if !query.whole_records && self.hints.is_long(subnet) && self.hints.may_export() {
+            return self.export(subnet, listing);
+        }
+        self.list_pages(subnet, query.whole_records, listing)
+    }
+
+    fn read(&mut self, id: &str) -> Result<Option<Record>> {
+        let path = format!("ip-address/{}/", escape(id));
+        let ask = Ask { method: Method::Get, path: &path, body: &[], ok: &[200, 404] };
+        let answer = self.client.read(ask)?;
+        if answer.status == 404 {
+            return check_absent(&answer, &path).map(|()| None);
+        }
+        let json: AddressJson = parse(&answer.body, &format!("the answer to {path}"))?;
+        let record = json.record(None, Clock::of(&answer))?;
+        if record.id != id {
+            return Err(nonsense(format!("asked for the record {id}, it shows {}", record.id)));
+        }
+        Ok(Some(record))
+    }
+
+    fn create(&mut self, subnet: &Subnet, address: Option<IpAddr>, text: &str) -> Result<Created> {
+        let Some(address) = address else { return Ok(Created::Full) };
+        let path = format!("subnet/{}/ip-address/", escape(&subnet.id));
+        let body = json!({"ip_address": address, "subnet": subnet.id, "description": text});
+        let body = body.to_string();
+        let ask =
+            Ask { method: Method::Post, path: &path, body: body.as_bytes(), ok: &[201, 400, 404] };
+        let Some(answer) = self.client.write(ask)? else { return Ok(Created::Unknown) };
+        match answer.status {
+            201 => match made(&answer, &subnet.id) {
+                Ok(record) => Ok(Created::Done(record)),
+                Err(error) => {
+                    warn!("the outcome of a claim is unknown: {}", error.in_full());
+                    Ok(Created::Unknown)
+                }
+            },
+            404 => check_absent(&answer, &path).map(|()| Created::NoSubnet),
+            _ => self.refusal(subnet, &answer),
+        }
+    }
+
+    fn write(&mut self, record: &Record, text: &str) -> Result<Written> {
+        let path = format!("ip-address/{}/", escape(&record.id));
+        let body = json!({"description": text}).to_string();
+        let ask =
+            Ask { method: Method::Patch, path: &path, body: body.as_bytes(), ok: &[200, 404] };
+        let Some(answer) = self.client.write(ask)? else { return Ok(Written::Unknown) };
+        if answer.status == 404 {
+            return check_absent(&answer, &path).map(|()| Written::Changed);
+        }
+        let json = parse::<AddressJson>(&answer.body, &format!("the answer to {path}"));
+        match json.and_then(|json| json.record(None, Clock::of(&answer))) {
+            Ok(written) => Ok(Written::Done(written)),
+            Err(error) => {
+                warn!("the outcome of a change is unknown: {}", error.in_full());
+                Ok(Written::Unknown)
+            }
+        }
+    }
+
+    fn delete(&mut self, record: &Record) -> Result<Deleted> {
+        let path = format!("ip-address/{}/", escape(&record.id));
+        let ask = Ask { method: Method::Delete, path: &path, body: &[], ok: &[204, 404] };
+        let Some(answer) = self.client.write(ask)? else { return Ok(Deleted::Unknown) };
+        if answer.status == 404 {
+            check_absent(&answer, &path)?;
+        }
+        Ok(Deleted::Done)
+    }
+
+    fn ready(&mut self) -> Result<()> {
+        let path = "subnet/?page_size=1";
+        let ask = Ask { method: Method::Get, path, body: &[], ok: &[200] };
+        let answer = self.client.read(ask)?;
+        #[derive(Deserialize)]
+        struct Subnets {
+            #[serde(rename = "results")]
+            _results: Vec<SubnetJson>,
+        }
+        parse::<Subnets>(&answer.body, &format!("the answer to {path}")).map(drop)
+    }
+
+    fn findings(&mut self) -> Result<Vec<String>> {
+        Ok(self.unencrypted.iter().cloned().collect())
+    }
+}
+
+/// The record that an answer shows.
+fn made(answer: &HttpAnswer, subnet: &str) -> Result<Record> {
+    let json: AddressJson = parse(&answer.body, "the answer to a claim")?;
+    json.record(Some(subnet), Clock::of(answer))
+}
