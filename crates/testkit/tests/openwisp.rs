@@ -48,7 +48,7 @@ fn no_worker_outlives_a_killed_openwisp_and_its_database_does() {
 fn requests_are_counted_by_a_relay_and_every_page_is_read() {
     let server = OpenWisp::shared();
     let subnet = server.subnet(Some(ORGANIZATION), "10.2.0.0/24", "pages");
-    let addresses = (1..=150).map(|host| (format!("10.2.0.{host}"), "imported"));
+    let addresses = (1..=150).map(|host| (format!("10.2.0.{host}"), "of others"));
     server.records_of(&subnet, addresses.clone());
     let relay = Relay::to(&server.endpoint());
     let client = Client::to(relay.endpoint().parse().unwrap(), Some(TOKEN));

@@ -49,7 +49,6 @@ impl Client {
 
     /// One request, with path and query below `/api/v1/`, and a body as JSON.
     pub fn try_ask(&self, method: &str, target: &str, body: Option<&Value>) -> io::Result<Answer> {
-        let body = body.map(|body| ("application/json", body.to_string()));
         self.send(method, &format!("/api/v1/{target}"), body)
     }
 
@@ -82,25 +81,6 @@ impl Client {
         let body = json!({"subnet": subnet, "ip_address": address, "description": description});
         let made = self.create(&format!("ipam/subnet/{subnet}/ip-address/"), &body);
         serde_json::from_value(made).unwrap()
-    }
-
-    /// Makes a record of each of many addresses; a description has no comma.
-    #[track_caller]
-    pub fn records_of<'a>(
-        &self,
-        subnet: &str,
-        records: impl IntoIterator<Item = (String, &'a str)>,
-    ) {
-        let export = self.ask("POST", &format!("ipam/subnet/{subnet}/export/"), None).success();
-        let export = export.text();
-        // The name, the network, the slug of the organization, an empty line, the columns.
-        let head: Vec<&str> = export.lines().take(5).collect();
-        let rows = records.into_iter().map(|(address, text)| format!("{address},{text}\r\n"));
-        let file = head.join("\r\n") + "\r\n" + &rows.collect::<String>();
-        let part = "Content-Disposition: form-data; name=\"csvfile\"; filename=\"records.csv\"";
-        let body = format!("--part\r\n{part}\r\n\r\n{file}\r\n--part--\r\n");
-        let body = ("multipart/form-data; boundary=part", body);
-        self.send("POST", "/api/v1/ipam/import-subnet/", Some(body)).unwrap().success();
     }
 
     /// All records of a subnet, in the order of the server.
@@ -149,19 +129,17 @@ impl Client {
         self.send("GET", "/name", None).map(|answer| answer.text())
     }
 
-    fn send(&self, method: &str, target: &str, body: Option<(&str, String)>) -> io::Result<Answer> {
+    fn send(&self, method: &str, target: &str, body: Option<&Value>) -> io::Result<Answer> {
         let stream = TcpStream::connect_timeout(&self.address, self.patience)?;
         stream.set_read_timeout(Some(self.patience))?;
         let mut head = format!("{method} {target} HTTP/1.0\r\nHost: {}\r\n", self.address);
         if let Some(token) = &self.token {
             head += &format!("Authorization: Bearer {token}\r\n");
         }
-        let (kind, body) = body.unwrap_or_default();
-        if !kind.is_empty() {
-            head += &format!("Content-Type: {kind}\r\n");
-        }
+        let body = body.map(Value::to_string).unwrap_or_default();
         let length = body.len();
-        exchange(stream, format!("{head}Content-Length: {length}\r\n\r\n{body}").as_bytes())
+        head += &format!("Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n");
+        exchange(stream, (head + &body).as_bytes())
     }
 }
 

@@ -4,13 +4,16 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
+
+use serde_json::{Value, json};
 
 use super::client::Client;
 use super::program::{Installation, MODULES};
 use crate::servers::daemon::{Daemon, Place, Server};
 use crate::servers::process;
+use crate::world::{start, wait};
 
 /// A running server; as a [`Client`], with every right. Its database lives on while it is killed.
 pub type OpenWisp = Daemon<OpenWispServer>;
@@ -111,17 +114,42 @@ impl OpenWisp {
         ));
     }
 
+    /// Writes a record of each of many addresses, as if made one after another.
+    #[track_caller]
+    pub fn records_of<'a>(
+        &self,
+        subnet: &str,
+        records: impl IntoIterator<Item = (String, &'a str)>,
+    ) {
+        let subnet = subnet.replace('-', "");
+        let rows = records.into_iter().map(|(address, text)| json!([address, text, subnet]));
+        self.change_all(
+            "INSERT INTO openwisp_ipam_ipaddress \
+             (id, created, modified, ip_address, description, subnet_id) \
+             SELECT lower(hex(randomblob(16))), now, now, ?, ?, ? \
+             FROM (SELECT strftime('%Y-%m-%d %H:%M:%f', 'now') AS now)",
+            &rows.collect(),
+        );
+    }
+
     /// Changes the database by a statement, beside the server.
     #[track_caller]
     pub fn sql(&self, statement: &str) {
-        let script = "import sqlite3, sys\n\
+        self.change_all(statement, &json!([[]]));
+    }
+
+    /// Carries out a statement with the values of each row.
+    #[track_caller]
+    fn change_all(&self, statement: &str, rows: &Value) {
+        let script = "import json, sqlite3, sys\n\
                       connection = sqlite3.connect(sys.argv[1], timeout=30)\n\
-                      connection.execute(sys.argv[2])\n\
+                      connection.executemany(sys.argv[2], json.load(sys.stdin))\n\
                       connection.commit()";
         let mut python = process::plain(Installation::find().python());
         python.args(["-c", script]).arg(self.database()).arg(statement);
-        let output = python.output().unwrap();
-        assert!(output.status.success(), "{statement}: {output:?}");
+        python.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let outcome = wait(start(python, rows));
+        assert_eq!(outcome.exit, Some(0), "{statement}: {outcome:?}");
     }
 
     /// Whether it answers a read and is the server that was started: its name is nobody else's.
