@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use self::faults::{Fault, Faults, Window};
+use self::faults::Faults;
+pub use self::faults::{Fault, Window};
 pub use self::nodes::{Lease, Nodes, Store};
 pub use self::restarts::assert_released_through_restarts;
 use crate::history::old_nodes::OldNode;
