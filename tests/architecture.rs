@@ -123,6 +123,7 @@ const SOURCES: &[&str] = &[
     "crates/cli/src",
     "crates/kit/src",
     "crates/kube/src",
+    "crates/records/src",
     "crates/servers/src",
     "crates/suites/src",
 ];

@@ -12,14 +12,16 @@ use std::process::Command;
 use ipam_delegated::chain::Preset;
 
 /// The folders of which every source file is drawn, each with the page that draws them.
-const DRAWN: [(&str, &str); 10] = [
+const DRAWN: [(&str, &str); 12] = [
     ("crates/cli/src", "crates/cli/src/lib.rs"),
     ("crates/kit/src", "crates/kit/DESIGN.md"),
     ("crates/kit/src/allocate", "crates/kit/DESIGN.md"),
     ("crates/kube/src", "crates/kube/DESIGN.md"),
+    ("crates/records/src", "crates/records/DESIGN.md"),
     ("crates/servers/src", "crates/servers/DESIGN.md"),
     ("crates/suites/src", "crates/suites/src/lib.rs"),
     ("delegates/ipam-da-kube/src", "delegates/ipam-da-kube/DESIGN.md"),
+    ("delegates/ipam-da-openwisp/src", "delegates/ipam-da-openwisp/DESIGN.md"),
     ("src", "ARCHITECTURE.md"),
     ("src/chain", "src/chain/DESIGN.md"),
     ("src/chain/record", "src/chain/record/DESIGN.md"),

@@ -14,18 +14,18 @@ use ipam_kit::{Error, ErrorCode, Result};
 use log::debug;
 
 use crate::ledger::{RecordLedger, RecordToken, Revision, contradicts};
-use crate::mark::StickyMark;
+use crate::mark::NameMark;
 use crate::memory::RecordNote;
-use crate::owner_file::{Attempt, NotedRecord, OwnerNote};
+use crate::owner_file::{Attempt, NotedRecord, OwnerRecords};
 use crate::pools::SubnetPool;
-use crate::server::{Created, Record, RecordServer, Subnet, Written};
+use crate::server::{AddressRecord, Created, RecordServer, Rewritten, Subnet};
 use crate::sight::{SubnetSight, Watch};
 
 /// A record that this change has made.
 struct Made {
     claim: usize,
     subnet: Subnet,
-    record: Record,
+    record: AddressRecord,
     taken: u64,
 }
 
@@ -340,7 +340,7 @@ impl<S: RecordServer> RecordLedger<S> {
             let name = lease.sticky.as_deref();
             let name = name.and_then(|name| Some((name, token.names.get(name)?)));
             let text = self.text(owner, name)?;
-            let record = Record {
+            let record = AddressRecord {
                 id: revision.id.clone(),
                 address: lease.address.addr(),
                 text: text.clone(),
@@ -348,9 +348,9 @@ impl<S: RecordServer> RecordLedger<S> {
                 written: None,
             };
             let written = match self.server.write(&record, &text)? {
-                Written::Done(written) => written,
-                Written::Changed => return Ok(None),
-                Written::Unknown => {
+                Rewritten::Done(written) => written,
+                Rewritten::Changed => return Ok(None),
+                Rewritten::Unknown => {
                     self.has_unknown = true;
                     let read = self.server.read(&revision.id)?;
                     let Some(read) = read.filter(|read| read.text == text) else { return Ok(None) };
@@ -380,7 +380,7 @@ impl<S: RecordServer> RecordLedger<S> {
         &mut self,
         owner: &Owner,
         token: &mut RecordToken,
-        before: Option<&OwnerNote>,
+        before: Option<&OwnerRecords>,
         change: &Change<'_>,
         kept: &[Lease],
         claimed: &[Lease],
@@ -415,7 +415,7 @@ impl<S: RecordServer> RecordLedger<S> {
             false => token.turn.note().map(|note| note.attempts.clone()).unwrap_or_default(),
         };
         let latest = made.iter().map(|made| {
-            let Record { id, address, .. } = &made.record;
+            let AddressRecord { id, address, .. } = &made.record;
             let note = RecordNote {
                 id: id.clone(),
                 address: *address,
@@ -435,19 +435,19 @@ impl<S: RecordServer> RecordLedger<S> {
                 self.memory.remember_cursor(&key, lease.address.addr());
             }
         }
-        let note = OwnerNote { sure, records, attempts };
+        let note = OwnerRecords { sure, records, attempts };
         if token.turn.note() != Some(&note) {
             token.turn.write(note);
         }
     }
 }
 
-/// The record that bears a name at an address.
+/// The record that has a name at an address.
 fn bearer(
     sight: Option<&SubnetSight>,
-    name: Option<&(&str, StickyMark)>,
+    name: Option<&(&str, NameMark)>,
     address: IpAddr,
-) -> Option<Record> {
+) -> Option<AddressRecord> {
     let (_, mark) = name?;
     let sight = sight?;
     let bearer = sight.rival(&mark.hash).or_else(|| sight.kept(&mark.hash))?;
@@ -455,7 +455,7 @@ fn bearer(
 }
 
 /// Notes what was noted before a change of which nothing is left.
-fn restore(token: &mut RecordToken, before: Option<OwnerNote>, has_unknown: bool) {
+fn restore(token: &mut RecordToken, before: Option<OwnerRecords>, has_unknown: bool) {
     if has_unknown || token.turn.note() == before.as_ref() {
         return;
     }

@@ -18,12 +18,12 @@ use ipam_kit::{Error, Request, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::mark::{Mark, StickyMark, short_hash};
+use crate::mark::{NameMark, OwnerMark, short_hash};
 use crate::memory::SiteMemory;
 use crate::owner_file::OwnerFile;
 use crate::pools::{self, SubnetPool};
 use crate::present;
-use crate::server::{Record, RecordServer, ServerRules};
+use crate::server::{AddressRecord, RecordServer, ServerRules};
 use crate::sight::SubnetSight;
 
 /// The leases of one network in records of a server.
@@ -32,7 +32,7 @@ pub struct RecordLedger<S> {
     pub(crate) server: S,
     pub(crate) memory: SiteMemory,
     pub(crate) rules: ServerRules,
-    pub(crate) call: CallScope,
+    pub(crate) call: RecordCall,
     /// Whether what the node noted of an owner counts. Not after it proved wrong.
     pub(crate) trusts_notes: bool,
     /// Whether a change of this call has an unknown outcome.
@@ -43,7 +43,7 @@ pub struct RecordLedger<S> {
 
 /// The subject of a call, which nothing changes.
 #[derive(Debug)]
-pub(crate) struct CallScope {
+pub(crate) struct RecordCall {
     pub(crate) network: NetworkName,
     /// This node; `None` if its identity cannot be read.
     pub(crate) node: Option<String>,
@@ -68,7 +68,7 @@ pub struct RecordToken {
     /// The subnet of each request, by the request's path.
     pub(crate) pools: BTreeMap<String, SubnetPool>,
     /// The sticky names of the requests.
-    pub(crate) names: BTreeMap<String, StickyMark>,
+    pub(crate) names: BTreeMap<String, NameMark>,
 }
 
 /// The records of the owner at a view.
@@ -89,7 +89,7 @@ pub(crate) struct Revision {
 }
 
 impl Revision {
-    pub(crate) fn of(record: &Record, subnet: &str) -> Self {
+    pub(crate) fn of(record: &AddressRecord, subnet: &str) -> Self {
         Self { id: record.id.clone(), subnet: subnet.to_owned(), stamp: record.stamp.clone() }
     }
 
@@ -114,11 +114,11 @@ impl RecordToken {
 
     /// The record of a lease without a name, if the view has read it while no other call of the node
     /// could change it. An id that was the owner's is never another owner's.
-    pub(crate) fn seen_record(&self, lease: &Lease) -> Option<Record> {
+    pub(crate) fn seen_record(&self, lease: &Lease) -> Option<AddressRecord> {
         let revision = Revision::read(lease).filter(|_| lease.sticky.is_none())?;
         let HeldGuard::Seen(seen) = &self.held else { return None };
         let is_seen = self.turn.is_locked() && seen.contains(&revision.key());
-        is_seen.then(|| Record {
+        is_seen.then(|| AddressRecord {
             id: revision.id,
             address: lease.address.addr(),
             text: String::new(),
@@ -160,12 +160,12 @@ impl<S: RecordServer> RecordLedger<S> {
     }
 
     /// The text of an owner's record.
-    pub(crate) fn text(&self, owner: &Owner, name: Option<(&str, &StickyMark)>) -> Result<String> {
+    pub(crate) fn text(&self, owner: &Owner, name: Option<(&str, &NameMark)>) -> Result<String> {
         let tail = match (&*self.call.pod, name) {
             ("", Some((name, _))) => name,
             (pod, _) => pod,
         };
-        Mark::text_of(owner, name.map(|(_, mark)| mark), tail, self.rules.longest_text)
+        OwnerMark::text_of(owner, name.map(|(_, mark)| mark), tail, self.rules.longest_text)
     }
 
     /// Fails on ADD and STATUS if the server was seen to be restored.
@@ -204,7 +204,7 @@ impl<S: RecordServer> Ledger for RecordLedger<S> {
             rules: server.rules(),
             server,
             memory: SiteMemory::read(folder.join("site.json"), request.trusts_any_store()),
-            call: CallScope {
+            call: RecordCall {
                 network: request.network.name().clone(),
                 node: scope(request).ok().map(|scope| scope.node),
                 claims: request.verb == Verb::Add,

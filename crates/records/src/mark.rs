@@ -17,11 +17,11 @@ pub(crate) const PREFIX: &str = "ipd:";
 
 /// The owner of a record, or the name that its address is kept for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct OwnerMark {
     node: Field,
     network: Field,
     /// The sticky name.
-    pub(crate) sticky: Option<StickyMark>,
+    pub(crate) sticky: Option<NameMark>,
     /// Container and interface; `None` for an address that is kept for its name.
     pub(crate) holder: Option<(String, String)>,
     /// The rest of the text, for people: the end of the pod's name.
@@ -30,7 +30,7 @@ pub(crate) struct Mark {
 
 /// A sticky name as a record has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StickyMark {
+pub(crate) struct NameMark {
     /// The hash of the name on its network.
     pub(crate) hash: String,
     /// How long the address stays with the name after its owner, in minutes.
@@ -77,7 +77,7 @@ impl Field {
     }
 }
 
-impl StickyMark {
+impl NameMark {
     /// A sticky name on a network, whose address stays with it for this time.
     pub(crate) fn new(network: &str, name: &str, keep: Duration) -> Self {
         let minutes = u32::try_from(keep.as_secs().div_ceil(60)).unwrap_or(u32::MAX);
@@ -90,14 +90,14 @@ impl StickyMark {
     }
 }
 
-impl Mark {
+impl OwnerMark {
     /// The text of an owner's record, of at most `longest` bytes.
     ///
     /// # Errors
     /// Code 4: the container id and the interface do not fit.
     pub(crate) fn text_of(
         owner: &Owner,
-        sticky: Option<&StickyMark>,
+        sticky: Option<&NameMark>,
         tail: &str,
         longest: usize,
     ) -> Result<String> {
@@ -135,7 +135,7 @@ impl Mark {
             Some((network, sticky)) => {
                 let (hash, keep) = sticky.split_once('+').unwrap_or((sticky, "0"));
                 let minutes = u32::from_str_radix(keep, 36).ok()?;
-                (network, Some(StickyMark { hash: hash.to_owned(), minutes }))
+                (network, Some(NameMark { hash: hash.to_owned(), minutes }))
             }
         };
         let holder = match (container, ifname) {
@@ -188,7 +188,7 @@ impl Mark {
 /// The shortest text that fits: names are plain if they can be, the network before the node.
 fn text(
     scope: &Scope,
-    sticky: Option<&StickyMark>,
+    sticky: Option<&NameMark>,
     holder: &str,
     tail: &str,
     longest: usize,
@@ -341,11 +341,11 @@ mod tests {
             ("node-1", "lan", &"0123456789ABCDEF".repeat(4)[..40], "eth0"),
         ] {
             let owner = owner(node, network, container, ifname);
-            let sticky = StickyMark::new(network, "web", Duration::from_secs(3601));
+            let sticky = NameMark::new(network, "web", Duration::from_secs(3601));
             for sticky in [None, Some(&sticky)] {
-                let text = Mark::text_of(&owner, sticky, "default/web-0", 100).unwrap();
+                let text = OwnerMark::text_of(&owner, sticky, "default/web-0", 100).unwrap();
                 assert!(text.len() <= 100, "{text}");
-                let mark = Mark::parse(&text).unwrap().unwrap();
+                let mark = OwnerMark::parse(&text).unwrap().unwrap();
                 assert!(mark.is_of(&owner), "{text}");
                 assert_eq!(mark.sticky.as_ref(), sticky);
                 let holder = mark.to_holder(network, Some(node)).unwrap();
@@ -361,9 +361,9 @@ mod tests {
     fn owners_differ_by_each_part() {
         let owner = |node, network, container, ifname| owner(node, network, container, ifname);
         let one = owner("n1", "lan", "c1", "eth0");
-        let text = Mark::text_of(&one, None, "", 100).unwrap();
+        let text = OwnerMark::text_of(&one, None, "", 100).unwrap();
         assert_eq!(text, "ipd:n1/lan/c1/eth0");
-        let mark = Mark::parse(&text).unwrap().unwrap();
+        let mark = OwnerMark::parse(&text).unwrap().unwrap();
         for other in [
             owner("n2", "lan", "c1", "eth0"),
             owner("n1", "wan", "c1", "eth0"),
@@ -388,7 +388,8 @@ mod tests {
     #[test]
     fn a_container_id_that_does_not_fit_is_error_4() {
         let long = "z".repeat(80);
-        let error = Mark::text_of(&owner(UUID, "lan", &long, "eth0"), None, "", 100).unwrap_err();
+        let error =
+            OwnerMark::text_of(&owner(UUID, "lan", &long, "eth0"), None, "", 100).unwrap_err();
         assert_eq!(error.code().number(), 4);
         assert!(error.to_string().starts_with("CNI_CONTAINERID: zzz"), "{error}");
     }
@@ -396,22 +397,22 @@ mod tests {
     #[test]
     fn the_rest_is_the_end_of_the_pods_name() {
         let owner = owner(UUID, "lan", &digits(), "eth0");
-        let text =
-            Mark::text_of(&owner, None, "a-namespace/a-pod-with-a-long-name-7f9c", 100).unwrap();
+        let text = OwnerMark::text_of(&owner, None, "a-namespace/a-pod-with-a-long-name-7f9c", 100)
+            .unwrap();
         assert_eq!(text.len(), 100);
         assert!(text.ends_with(" …-long-name-7f9c"), "{text}");
-        let text = Mark::text_of(&owner, None, "default/web-0", 100).unwrap();
+        let text = OwnerMark::text_of(&owner, None, "default/web-0", 100).unwrap();
         assert!(text.ends_with("/eth0 default/web-0"), "{text}");
     }
 
     #[test]
     fn a_kept_address_has_its_name_and_no_owner() {
         let owner = owner("n1", "lan", "c1", "eth0");
-        let sticky = StickyMark::new("lan", "web", Duration::from_secs(90));
-        let text = Mark::text_of(&owner, Some(&sticky), "web", 100).unwrap();
-        let mark = Mark::parse(&text).unwrap().unwrap();
+        let sticky = NameMark::new("lan", "web", Duration::from_secs(90));
+        let text = OwnerMark::text_of(&owner, Some(&sticky), "web", 100).unwrap();
+        let mark = OwnerMark::parse(&text).unwrap().unwrap();
         let kept = mark.kept_text(&owner.scope, 100).unwrap();
-        let kept = Mark::parse(&kept).unwrap().unwrap();
+        let kept = OwnerMark::parse(&kept).unwrap().unwrap();
         assert_eq!((kept.holder.as_ref(), kept.name()), (None, "web".to_owned()));
         let sticky = kept.sticky.unwrap();
         assert_eq!(sticky.keep(), Duration::from_secs(120));
@@ -421,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_text_that_was_changed_is_neither_ours_nor_anothers() {
-        assert!(Mark::parse("printer").is_none());
+        assert!(OwnerMark::parse("printer").is_none());
         for text in [
             "ipd:",
             "ipd:n1/lan/c1",
@@ -433,7 +434,7 @@ mod tests {
             "ipd:~x/lan/c1/eth0",
             "ipd:n1/lan@x+!/c1/eth0",
         ] {
-            assert!(Mark::parse(text).unwrap().is_err(), "{text}");
+            assert!(OwnerMark::parse(text).unwrap().is_err(), "{text}");
         }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct SiteMemory {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct SiteRecord {
-    pools: BTreeMap<String, PoolNote>,
+    pools: BTreeMap<String, SubnetNote>,
     /// The subnets that each network has used, by their ids.
     used: BTreeMap<String, BTreeMap<String, Subnet>>,
     /// The latest records of this node in each subnet, the oldest first.
@@ -39,7 +39,7 @@ struct SiteRecord {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct PoolNote {
+struct SubnetNote {
     subnet: Subnet,
     /// When it was read, in milliseconds since 1970.
     read: u64,
@@ -77,7 +77,9 @@ impl SiteMemory {
     pub(crate) fn remember_pool(&mut self, name: &str, subnet: &Subnet) {
         self.store.remember_hint(|record| {
             record.pools.retain(|_, note| now().abs_diff(note.read) < POOL);
-            record.pools.insert(name.to_owned(), PoolNote { subnet: subnet.clone(), read: now() });
+            record
+                .pools
+                .insert(name.to_owned(), SubnetNote { subnet: subnet.clone(), read: now() });
         });
     }
 

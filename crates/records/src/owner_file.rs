@@ -22,13 +22,13 @@ pub(crate) struct OwnerFile {
     path: PathBuf,
     /// `None` if the state folder cannot be written.
     file: Option<File>,
-    note: Option<OwnerNote>,
+    note: Option<OwnerRecords>,
 }
 
 /// What is known of an owner's records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct OwnerNote {
+pub(crate) struct OwnerRecords {
     /// Whether the owner certainly has these records, each the only one of its address, and no
     /// others.
     pub(crate) sure: bool,
@@ -105,12 +105,12 @@ impl OwnerFile {
         self.file.is_some()
     }
 
-    pub(crate) fn note(&self) -> Option<&OwnerNote> {
+    pub(crate) fn note(&self) -> Option<&OwnerRecords> {
         self.note.as_ref()
     }
 
     /// Writes the note. A failure is a warning: then the next call reads the server.
-    pub(crate) fn write(&mut self, note: OwnerNote) {
+    pub(crate) fn write(&mut self, note: OwnerRecords) {
         if let Some(file) = &mut self.file
             && let Err(error) = write_note(file, &note)
         {
@@ -159,7 +159,7 @@ fn open_locked(folder: &Path, path: &Path, give_up: Instant) -> io::Result<Optio
 }
 
 /// The note in a file; `None` if it is empty, and an unsure one if it is torn.
-fn read_note(mut file: &File) -> Option<OwnerNote> {
+fn read_note(mut file: &File) -> Option<OwnerRecords> {
     let mut text = Vec::new();
     match file.read_to_end(&mut text) {
         Ok(0) => None,
@@ -167,7 +167,7 @@ fn read_note(mut file: &File) -> Option<OwnerNote> {
     }
 }
 
-fn write_note(file: &mut File, note: &OwnerNote) -> io::Result<()> {
+fn write_note(file: &mut File, note: &OwnerRecords) -> io::Result<()> {
     let text = serde_json::to_vec(note).map_err(io::Error::other)?;
     file.rewind()?;
     file.write_all(&text)?;
@@ -215,11 +215,11 @@ mod tests {
     #[test]
     fn a_note_is_read_by_the_next_call_unless_it_is_torn() {
         let folder = tempfile::tempdir().unwrap();
-        let note = OwnerNote { sure: true, ..OwnerNote::default() };
+        let note = OwnerRecords { sure: true, ..OwnerRecords::default() };
         take(folder.path(), "c1").unwrap().write(note.clone());
         assert_eq!(take(folder.path(), "c1").unwrap().note(), Some(&note));
         fs::write(files(&folder).join("c1:eth0"), "{\"sure\":tr").unwrap();
-        assert_eq!(take(folder.path(), "c1").unwrap().note(), Some(&OwnerNote::default()));
+        assert_eq!(take(folder.path(), "c1").unwrap().note(), Some(&OwnerRecords::default()));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use ipam_kit::allocate::{Lease, scope};
 use ipam_kit::{Error, ErrorCode, Request};
 
 use crate::ledger::Revision;
-use crate::mark::Mark;
+use crate::mark::OwnerMark;
 use crate::server::RecordServer;
 
 /// Opens the server that the present configuration names, if it proves to have the records of the
@@ -23,7 +23,7 @@ pub(crate) fn proven<S: RecordServer>(request: &Request, known: &[Lease]) -> Opt
             for lease in known {
                 let Some(revision) = Revision::read(lease) else { continue };
                 let record = server.read(&revision.id)?;
-                let mark = record.and_then(|record| Mark::parse(&record.text)?.ok());
+                let mark = record.and_then(|record| OwnerMark::parse(&record.text)?.ok());
                 if mark
                     .is_some_and(|mark| mark.is_of_node(&scope.node) && mark.is_of_network(&scope))
                 {

@@ -7,9 +7,9 @@ use ipam_kit::cni::{ContainerId, IfName};
 use ipam_kit::{Error, Result};
 
 use crate::ledger::{RecordLedger, RecordToken, Revision};
-use crate::mark::Mark;
-use crate::owner_file::{NotedRecord, OwnerNote};
-use crate::server::{Deleted, Record, RecordServer, Written};
+use crate::mark::OwnerMark;
+use crate::owner_file::{NotedRecord, OwnerRecords};
+use crate::server::{AddressRecord, Deleted, RecordServer, Rewritten};
 use crate::sight::Marked;
 
 /// How often a deletion is sent.
@@ -47,7 +47,7 @@ impl<S: RecordServer> RecordLedger<S> {
             _ if change.leave.is_empty() => token.turn.forget(),
             Some(mut note) if !ids.is_empty() => {
                 note.records.retain(|record| !is_gone(record));
-                token.turn.write(OwnerNote { sure: note.sure, ..note });
+                token.turn.write(OwnerRecords { sure: note.sure, ..note });
             }
             _ => {}
         }
@@ -66,7 +66,7 @@ impl<S: RecordServer> RecordLedger<S> {
     fn read_same(&mut self, owner: &Owner, lease: &Lease) -> Result<Option<Marked>> {
         let Some(revision) = Revision::read(lease) else { return Ok(None) };
         let Some(record) = self.server.read(&revision.id)? else { return Ok(None) };
-        let mark = Mark::parse(&record.text).and_then(Result::ok);
+        let mark = OwnerMark::parse(&record.text).and_then(Result::ok);
         let mark = mark.filter(|mark| mark.is_of(owner) && record.stamp == revision.stamp);
         Ok(mark.map(|mark| Marked { record, mark }))
     }
@@ -80,9 +80,9 @@ impl<S: RecordServer> RecordLedger<S> {
         let kept = is_named.then(|| mark.kept_text(scope, self.rules.longest_text)).flatten();
         if let Some(text) = kept {
             match self.server.write(record, &text)? {
-                Written::Done(_) | Written::Changed => return Ok(()),
+                Rewritten::Done(_) | Rewritten::Changed => return Ok(()),
                 // The name may lose its address, and no owner is left behind.
-                Written::Unknown => {}
+                Rewritten::Unknown => {}
             }
         }
         self.delete_surely(record).map(drop)
@@ -92,7 +92,7 @@ impl<S: RecordServer> RecordLedger<S> {
     ///
     /// # Errors
     /// The server did not confirm it, or refuses.
-    pub(crate) fn delete_surely(&mut self, record: &Record) -> Result<bool> {
+    pub(crate) fn delete_surely(&mut self, record: &AddressRecord) -> Result<bool> {
         self.memory.forget_record(&record.id);
         for _ in 0..TRIES {
             match self.server.delete(record)? {
@@ -112,7 +112,7 @@ impl<S: RecordServer> RecordLedger<S> {
     }
 
     /// The record of an entry in the state of the scan.
-    fn read_entry(&mut self, entry: &Entry) -> Result<Option<Record>> {
+    fn read_entry(&mut self, entry: &Entry) -> Result<Option<AddressRecord>> {
         let Some(revision) = Revision::read(&entry.lease) else { return Ok(None) };
         let record = self.server.read(&revision.id)?;
         Ok(record.filter(|record| record.stamp == revision.stamp))
@@ -138,7 +138,7 @@ impl<S: RecordServer> RecordLedger<S> {
             None => None,
         };
         let Some(record) = self.read_entry(entry)? else { return Ok(false) };
-        let mark = Mark::parse(&record.text).and_then(Result::ok);
+        let mark = OwnerMark::parse(&record.text).and_then(Result::ok);
         match (mark, &owner) {
             (Some(mark), Some(owner)) => {
                 let scope = owner.scope.clone();

@@ -10,21 +10,21 @@ use ipam_kit::allocate::ledger::{Entry, Fault};
 use ipnet::IpNet;
 
 use crate::ledger::{RecordLedger, Revision};
-use crate::mark::{Mark, PREFIX};
-use crate::server::{ListQuery, Listed, Listing, Record, RecordServer, Subnet};
+use crate::mark::{OwnerMark, PREFIX};
+use crate::server::{AddressRecord, ListQuery, Listed, Listing, RecordServer, Subnet};
 
 /// Receives the records of a subnet that a filter lets through.
 struct Collected<F> {
-    records: Vec<Record>,
+    records: Vec<AddressRecord>,
     filter: F,
 }
 
-impl<F: FnMut(&Record) -> bool> Listing for Collected<F> {
+impl<F: FnMut(&AddressRecord) -> bool> Listing for Collected<F> {
     fn begin(&mut self) {
         self.records.clear();
     }
 
-    fn take(&mut self, record: Record) {
+    fn take(&mut self, record: AddressRecord) {
         if (self.filter)(&record) {
             self.records.push(record);
         }
@@ -43,10 +43,10 @@ impl<S: RecordServer> RecordLedger<S> {
                 node: node.unwrap_or_default().to_owned(),
                 network: network.clone(),
             };
-            let of_node = |record: &Record| match node {
+            let of_node = |record: &AddressRecord| match node {
                 None => true,
                 Some(node) => {
-                    let mark = Mark::parse(&record.text).and_then(Result::ok);
+                    let mark = OwnerMark::parse(&record.text).and_then(Result::ok);
                     mark.is_some_and(|mark| mark.is_of_node(node) && mark.is_of_network(&scope))
                 }
             };
@@ -67,11 +67,11 @@ impl<S: RecordServer> RecordLedger<S> {
     }
 
     /// A record as an entry of this network.
-    pub(crate) fn entry(&self, record: &Record, subnet: &Subnet) -> Entry {
+    pub(crate) fn entry(&self, record: &AddressRecord, subnet: &Subnet) -> Entry {
         self.entry_for(record, subnet, None)
     }
 
-    fn entry_for(&self, record: &Record, subnet: &Subnet, node: Option<&str>) -> Entry {
+    fn entry_for(&self, record: &AddressRecord, subnet: &Subnet, node: Option<&str>) -> Entry {
         let node = node.or(self.call.node.as_deref());
         let address = IpNet::new(record.address, subnet.cidr.prefix_len());
         let revision = Revision::of(record, &subnet.id).to_json();
@@ -79,7 +79,7 @@ impl<S: RecordServer> RecordLedger<S> {
             gateway: subnet.gateway,
             ..Lease::bare(address.unwrap_or(IpNet::from(record.address)), revision)
         };
-        let (holder, fault, sticky) = match Mark::parse(&record.text) {
+        let (holder, fault, sticky) = match OwnerMark::parse(&record.text) {
             None => {
                 let text = format!("not of an IPAM delegate: {:?}", record.text);
                 (None, Some(Fault::Unreadable(text)), None)
@@ -101,15 +101,15 @@ impl<S: RecordServer> RecordLedger<S> {
     pub(crate) fn find_faults(&mut self) -> Result<Vec<String>> {
         let mut found = self.server.findings()?;
         for subnet in self.subnets_of_network()? {
-            let mut listing = Collected { records: Vec::new(), filter: |_: &Record| true };
+            let mut listing = Collected { records: Vec::new(), filter: |_: &AddressRecord| true };
             let query = ListQuery { text: None, whole_records: true };
             self.server.list(&subnet.id, query, &mut listing)?;
-            let mut addresses: BTreeMap<IpAddr, Vec<&Record>> = BTreeMap::new();
-            let mut owners: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
+            let mut addresses: BTreeMap<IpAddr, Vec<&AddressRecord>> = BTreeMap::new();
+            let mut owners: BTreeMap<&str, Vec<&AddressRecord>> = BTreeMap::new();
             for record in &listing.records {
                 addresses.entry(record.address).or_default().push(record);
                 let head = record.text.split(' ').next().unwrap_or_default();
-                let Some(mark) = Mark::parse(head) else { continue };
+                let Some(mark) = OwnerMark::parse(head) else { continue };
                 match mark {
                     Ok(mark) if mark.holder.is_some() => {
                         owners.entry(head).or_default().push(record);

@@ -63,7 +63,7 @@ pub trait RecordServer: Sized {
     ///
     /// # Errors
     /// The server cannot be reached, or refuses.
-    fn read(&mut self, id: &str) -> Result<Option<Record>>;
+    fn read(&mut self, id: &str) -> Result<Option<AddressRecord>>;
 
     /// Makes a record of this address, or of one that the server chooses.
     ///
@@ -75,13 +75,13 @@ pub trait RecordServer: Sized {
     ///
     /// # Errors
     /// The record is certainly not written, and waiting does not help.
-    fn write(&mut self, record: &Record, text: &str) -> Result<Written>;
+    fn write(&mut self, record: &AddressRecord, text: &str) -> Result<Rewritten>;
 
     /// Deletes a record.
     ///
     /// # Errors
     /// The record is certainly not deleted, and waiting does not help.
-    fn delete(&mut self, record: &Record) -> Result<Deleted>;
+    fn delete(&mut self, record: &AddressRecord) -> Result<Deleted>;
 
     /// Fails if an ADD would fail, by one request.
     ///
@@ -145,7 +145,7 @@ pub trait Listing {
     fn begin(&mut self);
 
     /// Takes a record.
-    fn take(&mut self, record: Record);
+    fn take(&mut self, record: AddressRecord);
 }
 
 /// What a list has shown.
@@ -161,7 +161,7 @@ pub enum Listed {
 
 /// The record of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct AddressRecord {
     /// The server's id; empty in a list without ids.
     pub id: String,
     /// The address.
@@ -178,7 +178,7 @@ pub struct Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Created {
     /// The record is made.
-    Done(Record),
+    Done(AddressRecord),
     /// The address has a record.
     Taken,
     /// The server chooses, and has no free address.
@@ -191,9 +191,9 @@ pub enum Created {
 
 /// The outcome of [`RecordServer::write`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum Rewritten {
     /// The record has the text, and this stamp.
-    Done(Record),
+    Done(AddressRecord),
     /// There is no such record any more, or it has changed.
     Changed,
     /// The record may be written, now or later.

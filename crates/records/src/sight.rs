@@ -8,8 +8,8 @@ use ipam_kit::Result;
 use ipam_kit::allocate::Owner;
 use ipam_kit::host::is_old;
 
-use crate::mark::Mark;
-use crate::server::{ListQuery, Listed, Listing, Record, RecordServer, Subnet};
+use crate::mark::OwnerMark;
+use crate::server::{AddressRecord, ListQuery, Listed, Listing, RecordServer, Subnet};
 
 /// What a look at a subnet has to find beside the addresses in use.
 #[derive(Clone, Debug)]
@@ -24,8 +24,8 @@ pub(crate) struct Watch {
 /// A record with its mark.
 #[derive(Clone, Debug)]
 pub(crate) struct Marked {
-    pub(crate) record: Record,
-    pub(crate) mark: Mark,
+    pub(crate) record: AddressRecord,
+    pub(crate) mark: OwnerMark,
 }
 
 /// A subnet as one list of its records showed it.
@@ -41,12 +41,12 @@ pub(crate) struct SubnetSight {
     several: BTreeMap<IpAddr, usize>,
     /// The owner's records.
     pub(crate) own: Vec<Marked>,
-    /// The records that bear a watched name: of other owners, or of none.
+    /// The records that have a watched name: of other owners, or of none.
     pub(crate) named: Vec<Marked>,
     /// The records of watched addresses.
-    pub(crate) watched: BTreeMap<IpAddr, Record>,
+    pub(crate) watched: BTreeMap<IpAddr, AddressRecord>,
     /// Addresses that were kept for a name whose time is over.
-    pub(crate) expired: BTreeMap<IpAddr, Record>,
+    pub(crate) expired: BTreeMap<IpAddr, AddressRecord>,
     /// Addresses that are kept for a name, and of which the list did not show since when.
     has_kept_without_time: bool,
 }
@@ -128,19 +128,19 @@ impl SubnetSight {
         self.count(address) > own
     }
 
-    /// The record of another owner that bears one of the watched names.
+    /// The record of another owner that has one of the watched names.
     pub(crate) fn rival(&self, name: &str) -> Option<&Marked> {
-        self.named.iter().find(|named| named.mark.holder.is_some() && named.bears(name))
+        self.named.iter().find(|named| named.mark.holder.is_some() && named.has_name(name))
     }
 
     /// The record of an address that is kept for a name.
     pub(crate) fn kept(&self, name: &str) -> Option<&Marked> {
-        self.named.iter().find(|named| named.mark.holder.is_none() && named.bears(name))
+        self.named.iter().find(|named| named.mark.holder.is_none() && named.has_name(name))
     }
 }
 
 impl Marked {
-    pub(crate) fn bears(&self, name: &str) -> bool {
+    pub(crate) fn has_name(&self, name: &str) -> bool {
         self.mark.sticky.as_ref().is_some_and(|sticky| sticky.hash == name)
     }
 
@@ -158,12 +158,12 @@ impl Listing for SubnetSight {
         *self = Self::new(subnet, watch);
     }
 
-    fn take(&mut self, record: Record) {
+    fn take(&mut self, record: AddressRecord) {
         let address = record.address;
         if !self.used.insert(address) {
             *self.several.entry(address).or_insert(1) += 1;
         }
-        let mark = Mark::parse(&record.text).and_then(Result::ok);
+        let mark = OwnerMark::parse(&record.text).and_then(Result::ok);
         let marked = mark.map(|mark| Marked { record: record.clone(), mark });
         if self.watch.addresses.contains(&address) {
             self.watched.insert(address, record);
@@ -195,7 +195,7 @@ mod tests {
     use ipam_kit::cni::{ContainerId, IfName, NetworkName};
 
     use super::*;
-    use crate::mark::{StickyMark, sticky_hash};
+    use crate::mark::{NameMark, sticky_hash};
 
     fn owner(container: &str) -> Owner {
         let scope = Scope { node: "n".into(), network: NetworkName::parse("lan").unwrap() };
@@ -224,19 +224,25 @@ mod tests {
         [10, 0, 0, last].into()
     }
 
-    fn record(last: u8, text: String) -> Record {
+    fn record(last: u8, text: String) -> AddressRecord {
         let written = Some(SystemTime::now() - Duration::from_secs(7200));
-        Record { id: format!("id-{last}"), address: ip(last), text, stamp: "1".into(), written }
+        AddressRecord {
+            id: format!("id-{last}"),
+            address: ip(last),
+            text,
+            stamp: "1".into(),
+            written,
+        }
     }
 
     fn text(container: &str, sticky: Option<(&str, u64)>) -> String {
         let sticky =
-            sticky.map(|(name, keep)| StickyMark::new("lan", name, Duration::from_secs(keep)));
-        Mark::text_of(&owner(container), sticky.as_ref(), "", 100).unwrap()
+            sticky.map(|(name, keep)| NameMark::new("lan", name, Duration::from_secs(keep)));
+        OwnerMark::text_of(&owner(container), sticky.as_ref(), "", 100).unwrap()
     }
 
     fn kept(name: &str, keep: u64) -> String {
-        let mark = Mark::parse(&text("c9", Some((name, keep)))).unwrap().unwrap();
+        let mark = OwnerMark::parse(&text("c9", Some((name, keep)))).unwrap().unwrap();
         mark.kept_text(&owner("c9").scope, 100).unwrap()
     }
 

@@ -11,10 +11,10 @@ use ipnet::IpNet;
 use log::warn;
 
 use crate::ledger::{HeldGuard, RecordLedger, RecordToken, Revision};
-use crate::mark::{Mark, StickyMark};
-use crate::owner_file::{OwnerFile, OwnerNote};
+use crate::mark::{NameMark, OwnerMark};
+use crate::owner_file::{OwnerFile, OwnerRecords};
 use crate::pools::{self, SubnetPool};
-use crate::server::{Record, RecordServer, Subnet};
+use crate::server::{AddressRecord, RecordServer, Subnet};
 use crate::sight::{Marked, SubnetSight, Watch};
 
 impl<S: RecordServer> RecordLedger<S> {
@@ -114,7 +114,7 @@ impl<S: RecordServer> RecordLedger<S> {
                 subnets.entry(subnet).or_insert(known);
             }
         }
-        let names: BTreeMap<String, StickyMark> = names(owner, requests);
+        let names: BTreeMap<String, NameMark> = names(owner, requests);
         let watch = Watch {
             owner: owner.clone(),
             names: names.values().map(|mark| mark.hash.clone()).collect(),
@@ -174,7 +174,7 @@ impl<S: RecordServer> RecordLedger<S> {
         request: &PoolRequest,
         pool: &SubnetPool,
         mut sights: Vec<&mut SubnetSight>,
-        names: &BTreeMap<String, StickyMark>,
+        names: &BTreeMap<String, NameMark>,
     ) -> Result<PoolView> {
         let name = request.sticky.as_ref().and_then(|sticky| names.get(&sticky.name));
         let mut kept = None;
@@ -231,7 +231,7 @@ impl<S: RecordServer> RecordLedger<S> {
         sight.own.sort_by_key(|own| !confirmed.contains(&own.record.id));
         let mut kept = Vec::new();
         for own in std::mem::take(&mut sight.own) {
-            let Record { id, address, .. } = &own.record;
+            let AddressRecord { id, address, .. } = &own.record;
             let is_confirmed = confirmed.contains(id);
             let is_second = !seen.insert(*address);
             let is_met = !is_confirmed && !self.rules.creates_once && sight.count(*address) > 1;
@@ -312,11 +312,11 @@ impl<S: RecordServer> RecordLedger<S> {
         owner: &Owner,
         id: &str,
         subnet: &str,
-        note: Option<&OwnerNote>,
+        note: Option<&OwnerRecords>,
     ) -> Result<Option<Lease>> {
         let record = self.server.read(id)?;
         let marked = record.and_then(|record| {
-            let mark = Mark::parse(&record.text)?.ok()?;
+            let mark = OwnerMark::parse(&record.text)?.ok()?;
             mark.is_of(owner).then_some(Marked { record, mark })
         });
         let known = self.memory.used(owner.scope.network.as_str());
@@ -333,7 +333,7 @@ impl<S: RecordServer> RecordLedger<S> {
         &self,
         marked: &Marked,
         subnet: &Subnet,
-        note: Option<&OwnerNote>,
+        note: Option<&OwnerRecords>,
         requests: &[PoolRequest],
     ) -> Lease {
         let Marked { record, mark } = marked;
@@ -402,9 +402,9 @@ impl RecordToken {
     }
 }
 
-fn names(owner: &Owner, requests: &[PoolRequest]) -> BTreeMap<String, StickyMark> {
+fn names(owner: &Owner, requests: &[PoolRequest]) -> BTreeMap<String, NameMark> {
     let sticky = requests.iter().filter_map(|request| request.sticky.as_ref());
-    let mark = |name: &str, keep| StickyMark::new(owner.scope.network.as_str(), name, keep);
+    let mark = |name: &str, keep| NameMark::new(owner.scope.network.as_str(), name, keep);
     sticky.map(|sticky| (sticky.name.clone(), mark(&sticky.name, sticky.keep))).collect()
 }
 
@@ -423,7 +423,7 @@ fn shown(
     View { held, sure, pools: Vec::new(), token }
 }
 
-fn noted_subnets(note: Option<&OwnerNote>) -> BTreeSet<String> {
+fn noted_subnets(note: Option<&OwnerRecords>) -> BTreeSet<String> {
     let Some(note) = note else { return BTreeSet::new() };
     let of_records = note.records.iter().map(|record| record.subnet.clone());
     of_records.chain(note.attempts.iter().map(|attempt| attempt.subnet.clone())).collect()

@@ -15,7 +15,7 @@ use ipam_kit::cni::Environment;
 use ipam_kit::delegate::{Reply, answer};
 use ipam_kit::host::Settings;
 use ipam_records::RecordLedger;
-use ipam_records::server::Record;
+use ipam_records::server::AddressRecord;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -136,12 +136,24 @@ fn of_two_claims_that_meet_both_are_withdrawn_and_both_are_served_elsewhere() {
 }
 
 #[test]
+fn without_the_second_list_two_owners_hold_one_address() {
+    for (says_atomic, records) in [(true, 1), (false, 2)] {
+        let node = Node::new(Kind { says_atomic, ..Kind::default() });
+        let other = node.other();
+        node.between(move |_| drop(other.add("c2", pool()).unwrap()));
+        node.add("c1", pool()).unwrap();
+        let addresses: BTreeSet<String> = node.recorded().into_iter().collect();
+        assert_eq!(addresses.len(), records);
+    }
+}
+
+#[test]
 fn a_claim_that_always_meets_others_ends_with_11_and_leaves_nothing() {
     let node = Node::new(Kind::default());
     for round in 0..8 {
         let store = node.store.clone();
         node.between(move |address| {
-            let record = Record {
+            let record = AddressRecord {
                 id: format!("other-{round}"),
                 address,
                 text: "another program".to_owned(),
@@ -188,8 +200,11 @@ fn a_record_that_a_kill_left_is_confirmed_before_it_is_answered() {
     node.store.requests();
     // Another claim of the same address was made at the same time.
     let record = node.store.state().records.values().flatten().next().unwrap().clone();
-    let twin =
-        Record { id: "twin".into(), text: record.text.replace("/c1/", "/c2/"), ..record.clone() };
+    let twin = AddressRecord {
+        id: "twin".into(),
+        text: record.text.replace("/c1/", "/c2/"),
+        ..record.clone()
+    };
     node.store.state().records.values_mut().next().unwrap().push(twin);
     std::fs::remove_dir_all(node.folder.path()).unwrap();
     std::fs::create_dir(node.folder.path()).unwrap();
@@ -203,7 +218,8 @@ fn a_confirmed_record_stays_while_another_call_tries_its_address() {
     let node = Node::new(Kind::default());
     let address = node.add("c1", pool()).unwrap();
     let record = node.store.state().records.values().flatten().next().unwrap().clone();
-    let twin = Record { id: "twin".into(), text: record.text.replace("/c1/", "/c2/"), ..record };
+    let twin =
+        AddressRecord { id: "twin".into(), text: record.text.replace("/c1/", "/c2/"), ..record };
     node.store.state().records.values_mut().next().unwrap().push(twin);
     assert_eq!(node.add("c1", pool()).unwrap(), address);
 }

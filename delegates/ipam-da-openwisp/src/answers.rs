@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use ipam_kit::{Error, ErrorCode, Result};
-use ipam_records::server::{Record, Subnet};
+use ipam_records::server::{AddressRecord, Subnet};
 use ipam_servers::{HttpAnswer, parse_http_date, parse_timestamp};
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -77,7 +77,7 @@ impl Clock {
 
 impl AddressJson {
     /// The record, if it is one of this subnet.
-    pub(crate) fn record(self, subnet: Option<&str>, clock: Clock) -> Result<Record> {
+    pub(crate) fn record(self, subnet: Option<&str>, clock: Clock) -> Result<AddressRecord> {
         if subnet.is_some_and(|subnet| subnet != self.subnet) {
             return Err(nonsense(format!("the record {} is of another subnet", self.id)));
         }
@@ -85,7 +85,7 @@ impl AddressJson {
             nonsense(format!("the record {} has the address {:?}", self.id, self.ip_address))
         })?;
         let written = parse_timestamp(&self.modified).and_then(|time| clock.to_here(time));
-        Ok(Record {
+        Ok(AddressRecord {
             id: self.id,
             address,
             text: self.description.unwrap_or_default(),

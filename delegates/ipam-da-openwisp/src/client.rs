@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use ipam_kit::{Request, Result};
 use ipam_servers::{Access, Client, HttpAnswer, HttpRequest, Method, Secret, media};
 
-use crate::config::Site;
+use crate::config::OpenWispSite;
 use crate::login::Login;
 
 /// The server, over HTTP.
@@ -35,7 +35,7 @@ const LIST: u64 = 1024 * 1024 * 1024;
 impl ApiClient {
     /// # Errors
     /// A certificate file cannot be used.
-    pub(crate) fn new(site: Site, request: &Request) -> Result<Self> {
+    pub(crate) fn new(site: OpenWispSite, request: &Request) -> Result<Self> {
         let state = request.state_dir()?;
         let server = site.settings.servers[0].to_string();
         let path = state.root().join("openwisp").join("token.json");

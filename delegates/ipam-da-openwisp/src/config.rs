@@ -45,7 +45,7 @@ struct OwnKeys {
 
 /// A server, and what is seen of it.
 #[derive(Debug)]
-pub(crate) struct Site {
+pub(crate) struct OpenWispSite {
     pub(crate) settings: ServerSettings,
     pub(crate) login: Option<ServerLogin>,
     pub(crate) organization: Organization,
@@ -69,7 +69,7 @@ impl OpenWispConfig {
     ///
     /// # Errors
     /// A setting is malformed; the server, or every way to log in, is missing.
-    pub(crate) fn site(self, environment: &Environment) -> Result<Site> {
+    pub(crate) fn site(self, environment: &Environment) -> Result<OpenWispSite> {
         let (settings, keys) =
             SECTION.read_with_urls::<Map<String, Value>>(self.openwisp, environment)?;
         let keys = Value::Object(keys);
@@ -83,7 +83,7 @@ impl OpenWispConfig {
             ));
         }
         let organization = organization(own.organization.as_deref())?;
-        Ok(Site { settings, login, organization, confirm: own.confirm.unwrap_or(true) })
+        Ok(OpenWispSite { settings, login, organization, confirm: own.confirm.unwrap_or(true) })
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    fn site(section: Value) -> Result<Site> {
+    fn site(section: Value) -> Result<OpenWispSite> {
         let config: OpenWispConfig = serde_json::from_value(json!({"openwisp": section})).unwrap();
         config.site(&Environment::default())
     }

@@ -8,7 +8,7 @@ use ipam_kit::keys::Key;
 use ipam_kit::{Error, ErrorCode, Request, Result};
 use ipam_records::RecordServer;
 use ipam_records::server::{
-    Created, Deleted, ListQuery, Listed, Listing, Record, ServerRules, Subnet, Written,
+    AddressRecord, Created, Deleted, ListQuery, Listed, Listing, Rewritten, ServerRules, Subnet,
 };
 use ipam_servers::{HttpAnswer, Method, each_element, escape};
 use log::{debug, warn};
@@ -47,7 +47,7 @@ const READS: u32 = 5;
 const DESCRIPTION: usize = 100;
 
 /// One page of a list.
-struct Page {
+struct ListPage {
     count: usize,
     is_last: bool,
 }
@@ -61,7 +61,7 @@ impl OpenWisp {
         number: usize,
         take: &mut dyn FnMut(T, Clock) -> Result<()>,
         begin: &mut dyn FnMut(),
-    ) -> Result<Option<Page>> {
+    ) -> Result<Option<ListPage>> {
         let path = match number {
             1 => format!("{list}?page_size={PAGE}"),
             _ => format!("{list}?page_size={PAGE}&page={number}"),
@@ -83,7 +83,7 @@ impl OpenWisp {
             })??;
         let Some(rest) = read else { return Ok(None) };
         let PageEnd { count, next, .. } = parse(&rest, &format!("the list {list}"))?;
-        Ok(Some(Page { count, is_last: next.is_none() }))
+        Ok(Some(ListPage { count, is_last: next.is_none() }))
     }
 
     /// Reads all pages of the records of a subnet, again until ids and counts agree.
@@ -164,7 +164,7 @@ impl OpenWisp {
                 }
                 let mut wrong = None;
                 each_row(body, &mut |address, text| match address.parse::<IpAddr>() {
-                    Ok(address) => listing.take(Record {
+                    Ok(address) => listing.take(AddressRecord {
                         id: String::new(),
                         address,
                         text: text.to_owned(),
@@ -196,11 +196,11 @@ impl OpenWisp {
     fn refusal(&self, subnet: &Subnet, answer: &HttpAnswer) -> Result<Created> {
         #[derive(Default, Deserialize)]
         #[serde(default)]
-        struct Refusal {
+        struct CreateRefusal {
             ip_address: Vec<String>,
             subnet: Vec<String>,
         }
-        let refusal: Refusal = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let refusal: CreateRefusal = serde_json::from_slice(&answer.body).unwrap_or_default();
         let says = |texts: &[String], part: &str| texts.iter().any(|text| text.contains(part));
         if says(&refusal.ip_address, "already used") {
             return Ok(Created::Taken);
@@ -298,7 +298,7 @@ impl RecordServer for OpenWisp {
         self.list_pages(subnet, query.whole_records, listing)
     }
 
-    fn read(&mut self, id: &str) -> Result<Option<Record>> {
+    fn read(&mut self, id: &str) -> Result<Option<AddressRecord>> {
         let path = format!("ip-address/{}/", escape(id));
         let ask = Ask { method: Method::Get, path: &path, body: &[], ok: &[200, 404] };
         let answer = self.client.read(ask)?;
@@ -334,26 +334,26 @@ impl RecordServer for OpenWisp {
         }
     }
 
-    fn write(&mut self, record: &Record, text: &str) -> Result<Written> {
+    fn write(&mut self, record: &AddressRecord, text: &str) -> Result<Rewritten> {
         let path = format!("ip-address/{}/", escape(&record.id));
         let body = json!({"description": text}).to_string();
         let ask =
             Ask { method: Method::Patch, path: &path, body: body.as_bytes(), ok: &[200, 404] };
-        let Some(answer) = self.client.write(ask)? else { return Ok(Written::Unknown) };
+        let Some(answer) = self.client.write(ask)? else { return Ok(Rewritten::Unknown) };
         if answer.status == 404 {
-            return check_absent(&answer, &path).map(|()| Written::Changed);
+            return check_absent(&answer, &path).map(|()| Rewritten::Changed);
         }
         let json = parse::<AddressJson>(&answer.body, &format!("the answer to {path}"));
         match json.and_then(|json| json.record(None, Clock::of(&answer))) {
-            Ok(written) => Ok(Written::Done(written)),
+            Ok(written) => Ok(Rewritten::Done(written)),
             Err(error) => {
                 warn!("the outcome of a change is unknown: {}", error.in_full());
-                Ok(Written::Unknown)
+                Ok(Rewritten::Unknown)
             }
         }
     }
 
-    fn delete(&mut self, record: &Record) -> Result<Deleted> {
+    fn delete(&mut self, record: &AddressRecord) -> Result<Deleted> {
         let path = format!("ip-address/{}/", escape(&record.id));
         let ask = Ask { method: Method::Delete, path: &path, body: &[], ok: &[204, 404] };
         let Some(answer) = self.client.write(ask)? else { return Ok(Deleted::Unknown) };
@@ -381,7 +381,7 @@ impl RecordServer for OpenWisp {
 }
 
 /// The record that an answer shows.
-fn made(answer: &HttpAnswer, subnet: &str) -> Result<Record> {
+fn made(answer: &HttpAnswer, subnet: &str) -> Result<AddressRecord> {
     let json: AddressJson = parse(&answer.body, "the answer to a claim")?;
     json.record(Some(subnet), Clock::of(answer))
 }

@@ -13,7 +13,7 @@ use ipam_kit::keys::Key;
 use ipam_kit::{Request, Result};
 use ipam_records::RecordServer;
 use ipam_records::server::{
-    Created, Deleted, ListQuery, Listed, Listing, Record, ServerRules, Subnet, Written,
+    AddressRecord, Created, Deleted, ListQuery, Listed, Listing, Rewritten, ServerRules, Subnet,
 };
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -48,7 +48,7 @@ pub type Between = Box<dyn FnOnce(IpAddr) + Send>;
 #[derive(Default)]
 pub struct State {
     /// By subnet.
-    pub records: BTreeMap<String, Vec<Record>>,
+    pub records: BTreeMap<String, Vec<AddressRecord>>,
     next: u64,
     pub requests: Vec<String>,
     pub lost: VecDeque<Lost>,
@@ -93,9 +93,9 @@ impl Store {
 }
 
 impl State {
-    fn insert(&mut self, subnet: &str, address: IpAddr, text: &str) -> Record {
+    fn insert(&mut self, subnet: &str, address: IpAddr, text: &str) -> AddressRecord {
         self.next += 1;
-        let record = Record {
+        let record = AddressRecord {
             id: format!("r{}", self.next),
             address,
             text: text.to_owned(),
@@ -110,7 +110,7 @@ impl State {
         self.records.get(subnet).into_iter().flatten().any(|record| record.address == address)
     }
 
-    fn find(&mut self, id: &str) -> Option<&mut Record> {
+    fn find(&mut self, id: &str) -> Option<&mut AddressRecord> {
         self.records.values_mut().flatten().find(|record| record.id == id)
     }
 }
@@ -200,8 +200,12 @@ impl RecordServer for Fake {
                 continue;
             }
             if self.store.kind.omits_ids && !query.whole_records {
-                record =
-                    Record { id: String::new(), stamp: String::new(), written: None, ..record };
+                record = AddressRecord {
+                    id: String::new(),
+                    stamp: String::new(),
+                    written: None,
+                    ..record
+                };
             }
             listing.take(record);
         }
@@ -214,7 +218,7 @@ impl RecordServer for Fake {
         Ok(if is_part { Listed::Queried } else { Listed::All })
     }
 
-    fn read(&mut self, id: &str) -> Result<Option<Record>> {
+    fn read(&mut self, id: &str) -> Result<Option<AddressRecord>> {
         self.log("read");
         Ok(self.store.state().find(id).cloned())
     }
@@ -252,6 +256,8 @@ impl RecordServer for Fake {
             drop(state);
             match between {
                 Some(between) => between(address),
+                // A server that only says so gives others time to do the same.
+                None if self.store.kind.says_atomic => thread::sleep(Duration::from_millis(50)),
                 None => thread::sleep(Duration::from_millis(2)),
             }
             state = self.store.state();
@@ -262,19 +268,19 @@ impl RecordServer for Fake {
         Ok(Created::Done(state.insert(&subnet.id, address, text)))
     }
 
-    fn write(&mut self, record: &Record, text: &str) -> Result<Written> {
+    fn write(&mut self, record: &AddressRecord, text: &str) -> Result<Rewritten> {
         self.log("write");
         let mut state = self.store.state();
         state.next += 1;
         let stamp = format!("s{}", state.next);
-        let Some(found) = state.find(&record.id) else { return Ok(Written::Changed) };
+        let Some(found) = state.find(&record.id) else { return Ok(Rewritten::Changed) };
         found.text = text.to_owned();
         found.stamp = stamp;
         found.written = Some(SystemTime::now());
-        Ok(Written::Done(found.clone()))
+        Ok(Rewritten::Done(found.clone()))
     }
 
-    fn delete(&mut self, record: &Record) -> Result<Deleted> {
+    fn delete(&mut self, record: &AddressRecord) -> Result<Deleted> {
         self.log("delete");
         for records in self.store.state().records.values_mut() {
             records.retain(|other| other.id != record.id);
