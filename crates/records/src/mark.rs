@@ -47,7 +47,7 @@ enum Field {
 /// The longest time that a record holds, in minutes: 32 days.
 const LONGEST_KEEP: u32 = 36 * 36 * 36 - 1;
 
-/// A field that stands for bytes, or for a hash.
+/// The signs of a field with packed bytes, and of one with a hash.
 const PACKED: char = '~';
 const HASHED: char = '#';
 
@@ -162,8 +162,8 @@ impl OwnerMark {
         is_holder && self.is_of_node(&owner.scope.node) && self.is_of_network(&owner.scope)
     }
 
-    /// The holder as a scan of this network shows it. `node` is the name of a node that a hash may
-    /// stand for.
+    /// The holder as a scan of this network shows it. `node` is the name of a node whose hash the mark
+    /// may have.
     pub(crate) fn to_holder(&self, network: &str, node: Option<&str>) -> Option<Holder> {
         let (container, ifname) = self.holder.clone()?;
         let node = node.filter(|node| self.node.is(node)).map(str::to_owned);

@@ -33,7 +33,7 @@ struct SiteRecord {
     /// When a call met another one at an address, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     met: Option<u64>,
-    /// What a server that was restored has shown.
+    /// The sight that proved a restored server.
     #[serde(skip_serializing_if = "Option::is_none")]
     restored: Option<String>,
 }

@@ -25,7 +25,7 @@ pub(crate) struct OwnerFile {
     note: Option<OwnerRecords>,
 }
 
-/// What is known of an owner's records.
+/// The knowledge of an owner's records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct OwnerRecords {

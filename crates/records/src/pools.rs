@@ -149,7 +149,7 @@ fn set_of(subnets: &[Subnet], request: &PoolRequest) -> Result<RangeSet> {
             ..RangeConfig::default()
         };
         let has_gateway = subnets.iter().all(|subnet| subnet.gateway.is_some());
-        let rules = if has_gateway { RangeRules::ANY } else { RangeRules::CONSUL };
+        let rules = if has_gateway { RangeRules::ANY } else { RangeRules::WITHOUT_GATEWAY };
         return RangeSet::parse(&subnets.iter().map(range).collect::<Vec<_>>(), rules, &path);
     };
     let mut ranges = set.to_config();

@@ -36,7 +36,7 @@ pub trait RecordServer: Sized {
     /// name has a memory of its own.
     fn site(&self) -> String;
 
-    /// What the server promises.
+    /// The promises of the server.
     fn rules(&self) -> ServerRules;
 
     /// Shows subnets, at least those that `wanted` may mean, and the children of each. `each` may
@@ -59,7 +59,7 @@ pub trait RecordServer: Sized {
         listing: &mut dyn Listing,
     ) -> Result<Listed>;
 
-    /// Reads a record; `None` if there is certainly none of this id.
+    /// Reads a record; `None` if it certainly does not exist.
     ///
     /// # Errors
     /// The server cannot be reached, or refuses.
@@ -98,7 +98,7 @@ pub trait RecordServer: Sized {
     }
 }
 
-/// What a server promises.
+/// The promises of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerRules {
     /// Two records of one address are impossible. Otherwise each claim is read again, and withdrawn
@@ -148,7 +148,7 @@ pub trait Listing {
     fn take(&mut self, record: AddressRecord);
 }
 
-/// What a list has shown.
+/// The extent of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listed {
     /// All records of the subnet.
@@ -168,7 +168,7 @@ pub struct AddressRecord {
     pub address: IpAddr,
     /// The text with the owner's mark.
     pub text: String,
-    /// What each write of the record changes: a time or an ETag.
+    /// The part that each write of the record changes: a time or an ETag.
     pub stamp: String,
     /// When it was last written, by the clock of this machine.
     pub written: Option<SystemTime>,
@@ -194,7 +194,7 @@ pub enum Created {
 pub enum Rewritten {
     /// The record has the text, and this stamp.
     Done(AddressRecord),
-    /// There is no such record any more, or it has changed.
+    /// The record is gone, or it has changed.
     Changed,
     /// The record may be written, now or later.
     Unknown,

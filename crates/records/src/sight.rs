@@ -11,7 +11,7 @@ use ipam_kit::host::is_old;
 use crate::mark::OwnerMark;
 use crate::server::{AddressRecord, ListQuery, Listed, Listing, RecordServer, Subnet};
 
-/// What a look at a subnet has to find beside the addresses in use.
+/// The subjects of a look at a subnet, beside the addresses in use.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
     pub(crate) owner: Owner,
@@ -67,7 +67,7 @@ impl SubnetSight {
         }
     }
 
-    /// Lists a subnet; `None` if the server has no such subnet. `text` is that of the owner's
+    /// Lists a subnet; `None` if the server lacks the subnet. `text` is the text of the owner's
     /// records, if no others are needed.
     ///
     /// # Errors

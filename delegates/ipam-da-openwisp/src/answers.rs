@@ -51,7 +51,7 @@ pub(crate) struct Clock {
     there: SystemTime,
 }
 
-/// The header `Date` has whole seconds, so smaller differences are none.
+/// The header `Date` has whole seconds, so smaller differences do not count.
 const SAME: Duration = Duration::from_secs(2);
 
 impl Clock {

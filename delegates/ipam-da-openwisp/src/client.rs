@@ -65,7 +65,7 @@ impl ApiClient {
         self.client.show("Authorization", &header)
     }
 
-    /// Asks for a token if there is none yet, or after the server has refused it.
+    /// Asks for a token if it has none yet, or after the server has refused it.
     fn log_in(&mut self, again: bool) -> Result<bool> {
         if self.has_token && !again {
             return Ok(true);

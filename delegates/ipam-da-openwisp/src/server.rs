@@ -53,8 +53,8 @@ struct ListPage {
 }
 
 impl OpenWisp {
-    /// Reads a page of a list, and passes each element to `take`; `None` if there is no such list or
-    /// page.
+    /// Reads a page of a list, and passes each element to `take`; `None` if the list or page does not
+    /// exist.
     fn page<T: DeserializeOwned>(
         &mut self,
         list: &str,

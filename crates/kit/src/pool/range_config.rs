@@ -165,6 +165,10 @@ impl RangeRules {
         sets: Sets::Strict,
     };
 
+    /// [`RangeRules::ANY`], without a gateway where none is written.
+    pub const WITHOUT_GATEWAY: Self =
+        Self { default_gateway: DefaultGateway::Nothing, ..Self::ANY };
+
     /// The rules of passcod's ipam-da-consul, with one exception: the network and the broadcast
     /// address are given out only if they are written.
     pub const CONSUL: Self = Self {
