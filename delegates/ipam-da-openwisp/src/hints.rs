@@ -1,4 +1,4 @@
-//! What the node remembers of lists: how long they are, and whether it may export.
+//! The node's memory of lists: their length, and whether the server refuses an export.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
