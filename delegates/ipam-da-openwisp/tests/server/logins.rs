@@ -1,0 +1,81 @@
+//! Users, tokens and rights that the server refuses: an error that says so, without a secret.
+
+use ipam_testkit::node::given;
+use ipam_testkit::openwisp::{OPERATOR, ORGANIZATION, User};
+use serde_json::{Value, json};
+
+use crate::site::{Node, Site};
+
+/// A node of a site that has another token.
+fn with_token(site: &Site<'_>, token: &str) -> Node {
+    site.node().with("token", token)
+}
+
+/// It fails with one of these codes, and shows no secret.
+#[track_caller]
+fn assert_refused(node: &Node, verb: &str, known: &Value, codes: &[u64], secrets: &[&str]) {
+    let outcome = node.call_with(verb, "c1", known);
+    let all = format!("{outcome:?}");
+    assert!(secrets.iter().all(|secret| !all.contains(secret)), "{verb}: {all}");
+    let (code, text) = outcome.failure();
+    assert!(codes.contains(&code), "{verb}: {code} {text}");
+}
+
+#[test]
+fn an_operator_with_a_token_or_a_password_attaches_checks_and_releases() {
+    let site = Site::new();
+    let User { name, password, token, .. } =
+        site.server.user("attaches", Some(ORGANIZATION), &OPERATOR);
+    let mut by_password = site.node().with("username", &*name).with("password", &*password);
+    by_password = by_password.with("insecure", true);
+    by_password.store["openwisp"].as_object_mut().unwrap().remove("token");
+    for node in [with_token(&site, &token), by_password] {
+        let result = node.add("c1");
+        assert_eq!(site.records().len(), 1);
+        node.check("c1", &result).success();
+        node.call("STATUS", "").success();
+        node.del_known("c1", &result).success();
+        site.assert_empty();
+    }
+}
+
+#[test]
+fn a_wrong_token_is_told_by_every_verb_and_shown_by_none() {
+    let site = Site::new();
+    let result = site.node().add("c1");
+    let secret = "fedcba9876543210fedcba9876543210fedcba98";
+    let node = with_token(&site, secret);
+    for (verb, code) in [("ADD", 103), ("CHECK", 103), ("DEL", 103), ("STATUS", 50)] {
+        let known = if verb == "ADD" { json!({}) } else { given(&result) };
+        assert_refused(&node, verb, &known, &[code], &[secret]);
+        let (_, text) = node.call_with(verb, "c1", &known).failure();
+        assert!(text.contains("401") && text.contains("token"), "{verb}: {text}");
+    }
+    assert_eq!(site.records().len(), 1);
+    site.node().check("c1", &result).success();
+}
+
+#[test]
+fn a_password_over_plain_http_needs_a_word() {
+    let site = Site::new();
+    let User { name, password, .. } = site.server.user("plain", Some(ORGANIZATION), &OPERATOR);
+    let mut node = site.node().with("username", &*name).with("password", &*password);
+    node.store["openwisp"].as_object_mut().unwrap().remove("token");
+    assert_refused(&node, "ADD", &json!({}), &[7], &[&password]);
+    let (_, text) = node.call("ADD", "c1").failure();
+    assert!(text.contains("insecure"), "{text}");
+    let wrong = node.with("insecure", true).with("password", "another-secret");
+    assert_refused(&wrong, "ADD", &json!({}), &[103], &["another-secret"]);
+    site.assert_empty();
+}
+
+#[test]
+fn a_wrong_organization_is_told() {
+    let site = Site::new();
+    for wrong in ["00000000-0000-4000-8000-00000000dead", "no-such-organization"] {
+        let node = site.node().with("organization", wrong);
+        let (code, text) = node.call("ADD", "c1").failure();
+        assert_eq!(code, 7, "{text}");
+    }
+    site.assert_empty();
+}

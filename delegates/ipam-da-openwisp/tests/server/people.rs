@@ -1,0 +1,82 @@
+//! The verbs for people, on a subnet that nodes and persons share.
+
+use serde_json::Value;
+
+use crate::site::{Node, Site};
+
+/// Two nodes with a lease each, and a record that a person made.
+fn mixed() -> (Site<'static>, [Node; 2], [String; 3]) {
+    let site = Site::new();
+    let nodes = ["node-1", "node-2"].map(|name| site.node().named(name));
+    let by_hand = site.host(200);
+    site.server.record(&site.subnet, &by_hand, "a printer");
+    let given =
+        [("c1", &nodes[0]), ("c2", &nodes[1])].map(|(container, node)| node.address(container));
+    let [first, second] = given;
+    (site, nodes, [first, second, by_hand])
+}
+
+fn members(rows: &Value, keys: &[&str]) -> Vec<Vec<String>> {
+    let text = |row: &Value, key: &&str| match &row[*key] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let row = |row: &Value| keys.iter().map(|key| text(row, key)).collect();
+    rows.as_array().unwrap().iter().map(row).collect()
+}
+
+#[test]
+fn people_see_who_holds_what() {
+    let (site, [one, _], [first, second, by_hand]) = mixed();
+    let before = site.records();
+    let rows = one.typed(&["list", "--json"]).success();
+    let mut seen = members(&rows, &["address", "containerID", "node"]);
+    seen.sort();
+    let mut expected =
+        [[&*first, "c1", "node-1"], [&*second, "c2", "node-2"]].map(Vec::from).to_vec();
+    expected.push(vec![&*by_hand, "null", "null"]);
+    expected.sort_unstable();
+    assert_eq!(seen, expected);
+    let who = one.typed(&["who", &second, "--json"]).success();
+    assert_eq!(members(&who, &["containerID", "node"]), [["c2", "node-2"]]);
+    let told = one.told(&["who", &by_hand]);
+    assert!(told.contains("a printer"), "{told}");
+    let pools = one.typed(&["pools", "--json"]).success();
+    assert_eq!(members(&pools, &["held"]), [["3"]]);
+    assert_eq!(site.records(), before);
+}
+
+#[test]
+fn people_release_addresses_and_owners_of_the_program_alone() {
+    let (site, [one, two], [first, second, by_hand]) = mixed();
+    let text = one.told(&["release", &first]);
+    assert!(text.contains("--yes"), "{text}");
+    assert_eq!(site.records().len(), 3);
+    one.told(&["release", &first, "--yes"]);
+    one.told(&["release", "--node", "node-2", "--yes"]);
+    let left: Vec<String> = site.records().into_iter().map(|record| record.address).collect();
+    assert_eq!(left, [by_hand]);
+    // A node whose latest record is gone asks whether the server was restored.
+    let (code, text) = two.call("ADD", "c2").failure();
+    assert!(code == 11 && text.contains(&second) && text.contains("accept"), "{code} {text}");
+    assert_eq!(site.records().len(), 1);
+}
+
+#[test]
+fn lint_reports_two_records_of_one_address_and_marks_that_it_cannot_read() {
+    let site = Site::new();
+    let node = site.node();
+    let address = node.address("c1");
+    // As two requests at once leave it: the application looks, and the database does not.
+    let copy = |id: &str, description: &str| {
+        site.server.sql(&format!(
+            "INSERT INTO openwisp_ipam_ipaddress (id, created, modified, ip_address, description, subnet_id) \
+             SELECT '{id}', created, modified, ip_address, '{description}', subnet_id \
+             FROM openwisp_ipam_ipaddress WHERE ip_address = '{address}' LIMIT 1"
+        ));
+    };
+    copy("0123456789abcdef0123456789abcdef", "a second");
+    let outcome = node.typed(&["lint"]);
+    let told = format!("{}{}", outcome.stdout, outcome.stderr);
+    assert!(told.contains(&address), "{told}");
+}

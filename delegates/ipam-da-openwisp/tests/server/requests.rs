@@ -1,0 +1,64 @@
+//! How many requests a verb takes, counted before the server.
+
+use ipam_testkit::node::addresses;
+use ipam_testkit::openwisp::Relay;
+use serde_json::Value;
+
+use crate::site::{Node, Site};
+
+/// What the verbs of an attachment cost.
+#[derive(Debug, PartialEq)]
+struct Costs {
+    add: usize,
+    check: usize,
+    status: usize,
+    del: usize,
+    /// A DEL that is told nothing.
+    del_alone: usize,
+}
+
+fn requests(relay: &Relay, done: impl FnOnce()) -> usize {
+    let lines = relay.during(done);
+    assert!(lines.iter().all(|line| line.contains(" /api/v1/ipam/")), "{lines:?}");
+    lines.len()
+}
+
+/// What the node costs that has had an ADD before.
+fn costs(relay: &Relay, node: &Node) -> Costs {
+    let mut result = Value::Null;
+    let add = requests(relay, || result = node.add("cost"));
+    let check = requests(relay, || drop(node.check("cost", &result).success()));
+    let status = requests(relay, || drop(node.call("STATUS", "").success()));
+    let del = requests(relay, || drop(node.del_known("cost", &result).success()));
+    node.add("cost");
+    let del_alone = requests(relay, || node.del("cost"));
+    Costs { add, check, status, del, del_alone }
+}
+
+const BEST: Costs = Costs { add: 3, check: 1, status: 1, del: 2, del_alone: 2 };
+
+#[test]
+fn verbs_take_as_few_requests_however_many_addresses_are_held() {
+    let site = Site::new();
+    let relay = Relay::to(&site.server.endpoint());
+    let node = site.node_at(&format!("http://{}", relay.endpoint()));
+    let cold = requests(&relay, || drop(node.add("first")));
+    assert!((BEST.add..=BEST.add + 2).contains(&cold), "a cold ADD took {cold} requests");
+    assert_eq!(costs(&relay, &node), BEST);
+    let held = (10..=99).map(|host| (site.host(host), "of others"));
+    site.server.records_of(&site.subnet, held);
+    assert_eq!(costs(&relay, &node), BEST);
+}
+
+#[test]
+fn a_repeated_add_takes_two_requests() {
+    let site = Site::new();
+    let relay = Relay::to(&site.server.endpoint());
+    let node = site.node_at(&format!("http://{}", relay.endpoint()));
+    let first = addresses(&node.add("c1"));
+    let mut again = Vec::new();
+    let taken = requests(&relay, || again = addresses(&node.add("c1")));
+    assert_eq!(again, first);
+    assert!(taken <= 2, "a repeated ADD took {taken} requests");
+    assert_eq!(site.records().len(), 1);
+}
