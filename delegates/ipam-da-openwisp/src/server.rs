@@ -369,10 +369,15 @@ impl RecordServer for OpenWisp {
         let answer = self.client.read(ask)?;
         #[derive(Deserialize)]
         struct Subnets {
-            #[serde(rename = "results")]
-            _results: Vec<SubnetJson>,
+            results: Vec<SubnetJson>,
         }
-        parse::<Subnets>(&answer.body, &format!("the answer to {path}")).map(drop)
+        let shown: Subnets = parse(&answer.body, &format!("the answer to {path}"))?;
+        if !shown.results.is_empty() {
+            return Ok(());
+        }
+        // A user without rights gets an empty list, and no refusal.
+        Err(Error::new(ErrorCode::BACKEND, "OpenWISP shows this user no subnet")
+            .advise("make the user a manager of the organization, with the right to view subnets"))
     }
 
     fn findings(&mut self) -> Result<Vec<String>> {
