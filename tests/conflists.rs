@@ -104,6 +104,7 @@ fn every_conflist_runs_a_chain() {
             "50-ipam-delegated-etcd.conflist",
             "60-ipam-delegated-cni-ipam-etcd.conflist",
             "65-ipam-delegated-consul.conflist",
+            "68-ipam-delegated-openwisp.conflist",
             "70-ipam-delegated-nomad.conflist",
             "75-ipam-delegated-kube-node.conflist",
             "75-ipam-delegated-kube.conflist",
@@ -148,7 +149,7 @@ fn every_example_has_names_and_subnets_of_its_own() {
             names.push(name.to_owned());
         }
     }
-    assert_eq!(names.len(), 22);
+    assert_eq!(names.len(), 24);
 }
 
 #[test]
