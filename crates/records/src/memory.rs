@@ -30,6 +30,9 @@ struct SiteRecord {
     latest: BTreeMap<String, Vec<RecordNote>>,
     /// The address that this node gave last, of pools that are given out round robin.
     cursors: BTreeMap<String, IpAddr>,
+    /// When the server last showed the rights of a claim, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rights: Option<u64>,
     /// When a call met another one at an address, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     met: Option<u64>,
@@ -54,7 +57,7 @@ pub(crate) struct RecordNote {
     pub(crate) owner: String,
 }
 
-/// For how long a pool's subnet counts, in milliseconds.
+/// For how long a pool's subnet counts, and the rights of a claim, in milliseconds.
 const POOL: u64 = 300_000;
 
 /// For how long others are expected to take addresses at the same time, in milliseconds.
@@ -81,6 +84,15 @@ impl SiteMemory {
                 .pools
                 .insert(name.to_owned(), SubnetNote { subnet: subnet.clone(), read: now() });
         });
+    }
+
+    /// Whether the server has lately shown the rights of a claim.
+    pub(crate) fn has_rights(&self) -> bool {
+        self.store.record().rights.is_some_and(|shown| now().abs_diff(shown) < POOL)
+    }
+
+    pub(crate) fn remember_rights(&mut self) {
+        self.store.remember_hint(|record| record.rights = Some(now()));
     }
 
     /// Forgets the pools of a subnet that is not as it was.

@@ -89,6 +89,15 @@ pub trait RecordServer: Sized {
     /// The server cannot be reached, or refuses.
     fn ready(&mut self) -> Result<()>;
 
+    /// Fails if records that a claim makes could not be written and deleted again. A node asks
+    /// before a claim, once in five minutes.
+    ///
+    /// # Errors
+    /// A right is missing. The server cannot be reached.
+    fn check_rights(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Faults of the settings and rights, for `lint`.
     ///
     /// # Errors

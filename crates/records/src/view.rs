@@ -90,6 +90,10 @@ impl<S: RecordServer> RecordLedger<S> {
         for request in requests {
             found.push(pools::find(&mut self.server, &mut self.memory, request)?);
         }
+        if !self.memory.has_rights() {
+            self.server.check_rights()?;
+            self.memory.remember_rights();
+        }
         let is_sure = turn.note().is_some_and(|note| note.sure) && self.trusts_notes;
         if is_sure
             && self.notes_serve(&turn, requests, &found)

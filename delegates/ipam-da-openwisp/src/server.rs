@@ -43,6 +43,9 @@ const ELEMENT: usize = 16 * 1024;
 /// How often a list that changes meanwhile is read.
 const READS: u32 = 5;
 
+/// The id of a record that does not exist.
+const ABSENT: &str = "00000000-0000-4000-8000-000000000000";
+
 /// The length of a description, in characters.
 const DESCRIPTION: usize = 100;
 
@@ -113,7 +116,7 @@ impl OpenWisp {
                 };
                 let Some(page) = page else {
                     if number == 1 {
-                        return Ok(Listed::NoSubnet);
+                        return self.prove_absent(subnet);
                     }
                     break;
                 };
@@ -181,6 +184,7 @@ impl OpenWisp {
                 }
             })??;
         match outcome {
+            Some(Listed::NoSubnet) => self.prove_absent(subnet),
             Some(listed) => Ok(listed),
             None => {
                 warn!(
@@ -190,6 +194,19 @@ impl OpenWisp {
                 self.list_pages(subnet, true, listing)
             }
         }
+    }
+
+    /// Proves that there is no such subnet. A list says the same of a subnet of an organization that
+    /// the user does not manage.
+    fn prove_absent(&mut self, subnet: &str) -> Result<Listed> {
+        let path = format!("subnet/{}/", escape(subnet));
+        let ask = Ask { method: Method::Get, path: &path, body: &[], ok: &[200, 404] };
+        let answer = self.client.read(ask)?;
+        if answer.status == 404 {
+            return check_absent(&answer, &path).map(|()| Listed::NoSubnet);
+        }
+        let message = format!("OpenWISP shows the subnet {subnet}, and not its records");
+        Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"))
     }
 
     /// A refused creation.
@@ -364,23 +381,25 @@ impl RecordServer for OpenWisp {
     }
 
     fn ready(&mut self) -> Result<()> {
-        let path = "subnet/?page_size=1";
-        let ask = Ask { method: Method::Get, path, body: &[], ok: &[200] };
+        self.check_rights()
+    }
+
+    fn check_rights(&mut self) -> Result<()> {
+        // The server lets a manager make records that the user may not delete. It compares rights
+        // before it looks for the record.
+        let path = format!("ip-address/{ABSENT}/");
+        let ask = Ask { method: Method::Delete, path: &path, body: &[], ok: &[200, 204, 404] };
         let answer = self.client.read(ask)?;
-        #[derive(Deserialize)]
-        struct Subnets {
-            results: Vec<SubnetJson>,
+        match answer.status {
+            404 => check_absent(&answer, &path),
+            status => {
+                Err(nonsense(format!("HTTP {status} to a DELETE of a record that is absent")))
+            }
         }
-        let shown: Subnets = parse(&answer.body, &format!("the answer to {path}"))?;
-        if !shown.results.is_empty() {
-            return Ok(());
-        }
-        // A user without rights gets an empty list, and no refusal.
-        Err(Error::new(ErrorCode::BACKEND, "OpenWISP shows this user no subnet")
-            .advise("make the user a manager of the organization, with the right to view subnets"))
     }
 
     fn findings(&mut self) -> Result<Vec<String>> {
+        self.check_rights()?;
         Ok(self.unencrypted.iter().cloned().collect())
     }
 }

@@ -1,7 +1,7 @@
 //! Users, tokens and rights that the server refuses: an error that says so, without a secret.
 
 use ipam_testkit::node::given;
-use ipam_testkit::openwisp::{OPERATOR, ORGANIZATION, User};
+use ipam_testkit::openwisp::{OPERATOR, ORGANIZATION, OpenWisp, User};
 use serde_json::{Value, json};
 
 use crate::site::{Node, Site};
@@ -67,6 +67,38 @@ fn a_password_over_plain_http_needs_a_word() {
     let wrong = node.with("insecure", true).with("password", "another-secret");
     assert_refused(&wrong, "ADD", &json!({}), &[103], &["another-secret"]);
     site.assert_empty();
+}
+
+#[test]
+fn a_user_without_rights_or_of_another_organization_gets_nothing() {
+    let site = Site::new();
+    let other = site.server.organization("of-nobody");
+    let users = [
+        site.server.user("idle", Some(ORGANIZATION), &[]),
+        site.server.user("looks", Some(ORGANIZATION), &OPERATOR[3..]),
+        site.server.user("elsewhere", Some(&other), &OPERATOR),
+    ];
+    for user in &users {
+        let node = with_token(&site, &user.token);
+        assert_refused(&node, "ADD", &json!({}), &[7, 103], &[&user.token]);
+        site.assert_empty();
+    }
+}
+
+#[test]
+fn rights_that_are_taken_away_are_told_and_a_del_fails_until_they_are_back() {
+    let server = OpenWisp::start();
+    let site = Site::on(&server, "10.6.0.0/24");
+    let user = server.user("loses", Some(ORGANIZATION), &OPERATOR);
+    let node = with_token(&site, &user.token);
+    let result = node.add("c1");
+    server.disarm(&user);
+    for verb in ["CHECK", "DEL"] {
+        assert_refused(&node, verb, &given(&result), &[103], &[&user.token]);
+    }
+    assert_refused(&node, "STATUS", &json!({}), &[50], &[&user.token]);
+    assert_eq!(site.records().len(), 1);
+    site.node().del_known("c1", &result).success();
 }
 
 #[test]
