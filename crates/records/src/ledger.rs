@@ -1,6 +1,7 @@
 //! Leases as records of a server, as a ledger.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, TryLockError};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -12,9 +13,12 @@ use ipam_kit::allocate::{
 };
 use ipam_kit::cni::{NetworkName, Verb};
 use ipam_kit::delegate::Deadline;
+use ipam_kit::host::open_own;
 use ipam_kit::keys::Key;
 use ipam_kit::pool::RangeSet;
 use ipam_kit::{Error, Request, Result};
+use log::debug;
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -39,6 +43,8 @@ pub struct RecordLedger<S> {
     pub(crate) has_unknown: bool,
     /// How often a claim of this call met another one at its address.
     pub(crate) clashes: u32,
+    /// The lock of the node's first claim, if it is this one.
+    first: Option<File>,
 }
 
 /// The subject of a call, which nothing changes.
@@ -173,6 +179,22 @@ impl<S: RecordServer> RecordLedger<S> {
         self.memory.check_not_restored(S::NAME)
     }
 
+    /// Whether this claim is the first of those that the node makes at the same time, and so the one
+    /// that takes its address in order. A node that cannot tell has no other.
+    pub(crate) fn is_first(&mut self) -> bool {
+        if self.first.is_some() {
+            return true;
+        }
+        let path = self.call.owners.with_file_name("first.lock");
+        let Ok(file) = open_own(&path, OFlags::RDWR | OFlags::CREATE, 0o600) else { return true };
+        match file.try_lock() {
+            Ok(()) => self.first = Some(file),
+            Err(TryLockError::WouldBlock) => return false,
+            Err(TryLockError::Error(error)) => debug!("cannot lock {}: {error}", path.display()),
+        }
+        true
+    }
+
     /// Waits a random time, so that calls that met do not meet again.
     pub(crate) fn pause(&self) {
         let most =
@@ -216,6 +238,7 @@ impl<S: RecordServer> Ledger for RecordLedger<S> {
             trusts_notes: true,
             has_unknown: false,
             clashes: 0,
+            first: None,
         })
     }
 

@@ -205,7 +205,7 @@ impl<S: RecordServer> RecordLedger<S> {
             }
         }
         let used = sights.iter().flat_map(|sight| sight.used.iter().copied()).collect();
-        let contended = self.memory.has_met();
+        let contended = self.memory.has_met() || !self.is_first();
         Ok(PoolView {
             set: Some(pool.set.clone()),
             cursor: match request.strategy {

@@ -1,6 +1,6 @@
 //! How many requests a verb takes, counted before the server.
 
-use ipam_testkit::node::addresses;
+use ipam_testkit::node::{addresses, at_once};
 use ipam_testkit::openwisp::Relay;
 use serde_json::Value;
 
@@ -61,4 +61,18 @@ fn a_repeated_add_takes_two_requests() {
     assert_eq!(again, first);
     assert!(taken <= 2, "a repeated ADD took {taken} requests");
     assert_eq!(site.records().len(), 1);
+}
+
+#[test]
+fn twenty_callers_take_five_requests_each_at_most_on_the_average() {
+    const CALLERS: usize = 20;
+    let site = Site::new();
+    let relay = Relay::to(&site.server.endpoint());
+    let node = site.node_at(&format!("http://{}", relay.endpoint()));
+    node.add("first");
+    let taken = requests(&relay, || {
+        at_once(CALLERS, |caller| drop(node.add(&format!("c{caller}"))));
+    });
+    assert!(taken <= 5 * CALLERS, "{CALLERS} callers took {taken} requests");
+    assert_eq!(site.addresses().len(), CALLERS + 1);
 }
