@@ -36,7 +36,7 @@ pub(crate) struct AddressJson {
 /// A subnet as JSON has it.
 #[derive(Debug, Deserialize)]
 pub(crate) struct SubnetJson {
-    id: String,
+    pub(crate) id: String,
     name: String,
     subnet: String,
     description: Option<String>,

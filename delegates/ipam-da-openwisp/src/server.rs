@@ -271,7 +271,8 @@ impl RecordServer for OpenWisp {
         let organization = self.organization.clone();
         for _ in 0..READS {
             let mut found = Vec::new();
-            let (mut seen, mut counts) = (0, BTreeSet::new());
+            // Pages without an order may show one subnet twice, and another not at all.
+            let (mut ids, mut counts) = (BTreeSet::new(), BTreeSet::new());
             for number in 1.. {
                 let mut subnets: Vec<(String, Option<Subnet>)> = Vec::new();
                 let page = {
@@ -280,21 +281,24 @@ impl RecordServer for OpenWisp {
                         "subnet/",
                         number,
                         &mut |json, _| {
-                            subnets.borrow_mut().push((String::new(), json.subnet(&organization)?));
+                            let id = json.id.clone();
+                            subnets.borrow_mut().push((id, json.subnet(&organization)?));
                             Ok(())
                         },
                         &mut || subnets.borrow_mut().clear(),
                     )?
                 };
                 let Some(page) = page else { break };
-                seen += subnets.len();
-                found.extend(subnets.into_iter().filter_map(|(_, subnet)| subnet));
+                for (id, subnet) in subnets {
+                    ids.insert(id);
+                    found.extend(subnet);
+                }
                 counts.insert(page.count);
                 if page.is_last || number > page.count / PAGE + 1 {
                     break;
                 }
             }
-            if counts.len() == 1 && counts.contains(&seen) {
+            if counts.len() == 1 && counts.contains(&ids.len()) {
                 found.into_iter().for_each(each);
                 return Ok(());
             }
