@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use ipam_testkit::node::{addresses, named};
 use ipam_testkit::openwisp::{ORGANIZATION, TOKEN};
@@ -21,6 +21,23 @@ pub fn chain(site: &Site<'_>) -> (World, Value) {
     network["ipam"]["openwisp"] =
         json!({"url": site.server.url(), "token": TOKEN, "organization": ORGANIZATION});
     (world, network)
+}
+
+/// `ipam-delegated reassert` of a network, which succeeds.
+#[track_caller]
+pub fn reassert(world: &World, network: &Value) {
+    let folder = world.path("net.d");
+    fs::create_dir_all(&folder).unwrap();
+    let plugin = json!({"type": "bridge", "ipam": network["ipam"]});
+    let list = json!({"cniVersion": "1.0.0", "name": network["name"], "plugins": [plugin]});
+    fs::write(folder.join("10-net.conflist"), list.to_string()).unwrap();
+    let mut command = Command::new(binary("ipam-delegated"));
+    command.arg("reassert").arg(network["name"].as_str().unwrap()).args(["--yes", "--conf-dir"]);
+    command.arg(folder).arg("--state-dir").arg(world.path("state"));
+    command.arg("--cni-path").arg(world.path("bin"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let outcome = wait(command.spawn().unwrap());
+    assert_eq!(outcome.exit, Some(0), "{outcome:?}");
 }
 
 #[test]

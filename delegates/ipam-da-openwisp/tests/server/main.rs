@@ -5,6 +5,7 @@
 
 mod answers;
 mod chain;
+mod deploy;
 mod logins;
 mod memory;
 mod nodes;
