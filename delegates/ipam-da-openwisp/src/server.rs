@@ -196,7 +196,7 @@ impl OpenWisp {
         }
     }
 
-    /// Proves that there is no such subnet. A list says the same of a subnet of an organization that
+    /// Proves that a subnet does not exist. A list says the same of one of an organization that
     /// the user does not manage.
     fn prove_absent(&mut self, subnet: &str) -> Result<Listed> {
         let path = format!("subnet/{}/", escape(subnet));

@@ -152,7 +152,7 @@ impl OpenWisp {
         assert_eq!(outcome.exit, Some(0), "{statement}: {outcome:?}");
     }
 
-    /// Whether it answers a read and is the server that was started: its name is nobody else's.
+    /// Whether it answers a read and is the server that was started: no other one has its name.
     pub fn answers(&self) -> Result<(), String> {
         let client = self.client.patient_for(Duration::from_secs(5));
         let name = client.name().map_err(|error| error.to_string())?;

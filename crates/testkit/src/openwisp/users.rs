@@ -33,7 +33,7 @@ impl Client {
         let mut members = json!({
             "username": name,
             "email": format!("{name}@example.org"),
-            // Nobody is sent a letter.
+            // No letter is sent.
             "email_verified": true,
             "password": password,
             "is_staff": true,

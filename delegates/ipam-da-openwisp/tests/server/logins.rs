@@ -72,7 +72,7 @@ fn a_password_over_plain_http_needs_a_word() {
 #[test]
 fn a_user_without_rights_or_of_another_organization_gets_nothing() {
     let site = Site::new();
-    let other = site.server.organization("of-nobody");
+    let other = site.server.organization("elsewhere");
     let users = [
         site.server.user("idle", Some(ORGANIZATION), &[]),
         site.server.user("looks", Some(ORGANIZATION), &OPERATOR[3..]),

@@ -169,7 +169,7 @@ impl<S: Store> Site for Nodes<S> {
         ipam.remove("dataDir");
         // Each node prefers another member. The first rides out what happens to them, the second is
         // cut short by the chain, and the third gives up. On a cluster that is whole all have time: a
-        // busy machine alone is no reason to fail.
+        // busy machine alone does not fail it.
         let timeouts = [("30s", "20s"), ("6s", "20s"), ("30s", "2s")];
         let (timeout, store_timeout) = timeouts[if self.is_calm() { 0 } else { node }];
         ipam.insert("timeout".to_owned(), timeout.into());
