@@ -197,6 +197,13 @@ fn without_ranges_a_line_is_released_where_only_one_network_can_be_meant() {
     wait(start(command, &network)).success();
     assert_pool(&etcd, "10.1.0.3 three");
     assert_eq!(etcd.get(other).as_deref(), Some("10.2.0.7 two\n10.2.0.9 four"));
+    // The same again, and with a result that cannot be read: what is left is another network's.
+    let (command, _) = on(&node).command("DEL", "four", &json!({}));
+    wait(start(command, &network)).success();
+    let (command, _) = on(&node).command("DEL", "four", &json!({}));
+    network["prevResult"]["ips"] = json!([{"address": "10.1.0.4"}]);
+    assert_eq!(wait(start(command, &network)).failure().0, 7);
+    assert_eq!(etcd.get(other).as_deref(), Some("10.2.0.7 two\n10.2.0.9 four"));
 }
 
 #[test]

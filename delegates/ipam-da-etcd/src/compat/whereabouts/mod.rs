@@ -53,8 +53,8 @@ pub(crate) struct WhereaboutsLedger {
     node_turn: NodeTurn,
     /// The pools of this network; none when its ranges cannot be read.
     network_pools: BTreeSet<IpNet>,
-    /// The addresses of the attachment by the runtime, on a DEL.
-    runtime_result: BTreeSet<IpAddr>,
+    /// The addresses of the attachment by the runtime, on a DEL; `None` if its result is malformed.
+    runtime_result: Option<BTreeSet<IpAddr>>,
     verb: Verb,
 }
 
@@ -66,9 +66,11 @@ impl WhereaboutsLedger {
     pub(crate) fn open(session: EtcdSession, store: &EtcdStore, request: &Request) -> Result<Self> {
         let state = request.state_dir()?;
         let runtime_result = match request.verb {
-            Verb::Del => request.prev_result().unwrap_or_default(),
-            _ => IpamResult::default(),
+            Verb::Del => request.prev_result().ok(),
+            _ => Some(IpamResult::default()),
         };
+        let addresses =
+            |result: IpamResult| result.ips.iter().map(|ip| ip.address.addr()).collect();
         let network_pools = requested_sets(request).iter().flat_map(pools::pools_of).collect();
         Ok(Self {
             session,
@@ -78,7 +80,7 @@ impl WhereaboutsLedger {
             locks: PoolQueues::default(),
             node_turn: NodeTurn::new(&state, request.deadline),
             network_pools,
-            runtime_result: runtime_result.ips.iter().map(|ip| ip.address.addr()).collect(),
+            runtime_result: runtime_result.map(addresses),
             verb: request.verb,
         })
     }

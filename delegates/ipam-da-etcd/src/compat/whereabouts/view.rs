@@ -119,7 +119,7 @@ fn owner_leases(
     let mut named: BTreeSet<IpAddr> = addresses_in_query(query);
     if query.known.is_empty() {
         named.extend(ledger.hints.of(query.owner)?);
-        named.extend(&ledger.runtime_result);
+        named.extend(ledger.runtime_result.iter().flatten());
     }
     let held = leases_of(ledger, query.owner, found, pools, BareLines::Of(&named))?;
     // No record lists every lease of the owner: whereabouts gives an address for each ADD.
@@ -134,10 +134,12 @@ fn owner_leases(
 }
 
 /// Reads the pools in which an owner has lines that no key lists, for a DEL without ranges: those
-/// with an address that the runtime remembers, else the only one that names the container.
+/// with an address that the runtime remembers. If it remembers none, the only one that names the
+/// container.
 ///
 /// # Errors
-/// Several name it, and only the ranges could tell which are of this network.
+/// Several name it, or the runtime's result is malformed: only the ranges could tell which are of
+/// this network.
 fn read_unknown_pools(
     ledger: &mut WhereaboutsLedger,
     owner: &Owner,
@@ -150,11 +152,17 @@ fn read_unknown_pools(
         pools.retain(|_, pool| pool.value.lines_of(owner.container.as_str()).next().is_some());
     }
     let mut left = leases_of(ledger, owner, found, &pools, BareLines::All)?.leases;
-    if left.iter().any(|lease| remembered.contains(&lease.address.addr())) {
+    let is_known = ledger.runtime_result.is_some();
+    if !remembered.is_empty() {
         left.retain(|lease| remembered.contains(&lease.address.addr()));
-    } else if left.iter().any(|lease| pool_of(lease) != pool_of(&left[0])) {
-        let message = "missing or invalid: several pools name the container, and only the ranges \
-                       tell which addresses belong to this network";
+    } else if left.iter().any(|lease| !is_known || pool_of(lease) != pool_of(&left[0])) {
+        let message = match is_known {
+            true => {
+                "missing or invalid: several pools name the container, and only the ranges tell \
+                 which addresses belong to this network"
+            }
+            false => "missing or invalid, and so is prevResult: a pool names the container",
+        };
         return Err(Error::config("ipam.ranges", message).advise(
             "correct the ranges and call again, or run `ipam-delegated release NETWORK ADDRESS --yes`",
         ));
