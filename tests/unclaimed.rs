@@ -19,7 +19,8 @@ const SELECTORS: [&str; 6] = [
     "ipam-ds-whereabouts",
 ];
 
-const ALLOCATORS: [&str; 4] = ["ipam-da-local", "ipam-da-etcd", "ipam-da-consul", "ipam-da-kube"];
+const ALLOCATORS: [&str; 5] =
+    ["ipam-da-local", "ipam-da-etcd", "ipam-da-consul", "ipam-da-kube", "ipam-da-openwisp"];
 
 /// A world with every delegate, and a network on two of them.
 fn world() -> (World, Value) {
@@ -254,6 +255,7 @@ fn every_delegate_of_ours_says_which_keys_it_reads() {
                 "ipam-da-local" => ("dataDir", Value::Null),
                 "ipam-da-etcd" => ("etcdConfig", json!("etcdURL")),
                 "ipam-da-kube" => ("kube", json!("kubeconfig")),
+                "ipam-da-openwisp" => ("openwisp", json!("organization")),
                 _ => ("consul", json!("token")),
             };
             match section.as_str() {
