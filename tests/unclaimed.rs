@@ -229,7 +229,7 @@ fn shipped_examples_have_no_key_that_is_not_read() {
             seen += 1;
         }
     }
-    assert_eq!(seen, 11);
+    assert_eq!(seen, 12);
 }
 
 #[test]
