@@ -53,7 +53,7 @@ fn a_server_that_is_away_or_another_is_told_in_time_and_nothing_changes() {
     let gateway = answering(move |_, _| Reply::Say(gateway.clone()));
     let drip = dripping();
     let mut servers = vec![
-        ("nobody", "http://127.0.0.1:1".to_owned(), [105, 11, 11, 50], "Connection refused"),
+        ("a closed port", "http://127.0.0.1:1".to_owned(), [105, 11, 11, 50], "Connection refused"),
         ("silence", format!("http://{}", silent.endpoint()), [11, 11, 11, 50], ""),
         ("a slow drip", drip.url.clone(), [11, 11, 11, 50], ""),
         ("502", gateway.url.clone(), [11, 11, 11, 50], "502"),

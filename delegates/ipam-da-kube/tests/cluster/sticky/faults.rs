@@ -44,7 +44,7 @@ enum Call {
     Keep,
     /// DEL of a name that is freed.
     Free,
-    /// ADD without a name to a pool whose one address is no longer kept.
+    /// ADD without a name to a pool that has one address, which was kept until now.
     Full,
 }
 
