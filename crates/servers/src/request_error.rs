@@ -82,8 +82,8 @@ impl RequestError {
     }
 
     /// Changes the words of the reason.
-    #[cfg(feature = "http")]
-    pub(crate) fn map_reason(self, change: impl FnOnce(String) -> String) -> Self {
+    #[must_use]
+    pub fn map_reason(self, change: impl FnOnce(String) -> String) -> Self {
         let kind = match self.kind {
             Kind::NotDone(reason) => Kind::NotDone(change(reason)),
             Kind::Unknown(reason) => Kind::Unknown(change(reason)),

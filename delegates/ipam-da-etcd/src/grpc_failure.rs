@@ -128,6 +128,17 @@ fn of_connection(code: Code, text: String) -> RequestError {
     }
 }
 
+/// Completes the reason of a connection that ended at its first request over TLS: a server that
+/// refuses the client's certificate may end it before the alert is read.
+pub(crate) fn with_advice_about_a_cut(reason: String) -> String {
+    let lowercase = reason.to_lowercase();
+    let cuts = ["connection closed", "connection reset", "broken pipe"];
+    if !cuts.iter().any(|cut| lowercase.contains(cut)) {
+        return reason;
+    }
+    format!("{reason} (the server may refuse the client's certificate: check certFile and keyFile)")
+}
+
 fn refused(message: &str) -> Error {
     Error::new(ErrorCode::BACKEND, message)
 }
@@ -206,6 +217,19 @@ mod tests {
             (Code::Unknown, "transport error: received fatal alert: DecryptError", "Unknown"),
         ] {
             assert_eq!(kind(code, message), expected, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_cut_over_tls_brings_advice_about_the_certificate() {
+        for (said, advised) in [
+            ("operation was canceled: transport error: connection closed", true),
+            ("stream closed because of a broken pipe", true),
+            ("transport error: Connection reset by peer (os error 104)", true),
+            ("no answer within 5 s", false),
+        ] {
+            let text = with_advice_about_a_cut(said.to_owned());
+            assert_eq!(text.contains("check certFile and keyFile"), advised, "{text}");
         }
     }
 

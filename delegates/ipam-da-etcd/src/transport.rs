@@ -13,7 +13,7 @@ use crate::config::EtcdStore;
 use crate::connection::{Connection, TxnMaker};
 use crate::credentials::EtcdCredentials;
 use crate::endpoint::Endpoint;
-use crate::grpc_failure::GrpcFailure;
+use crate::grpc_failure::{GrpcFailure, with_advice_about_a_cut};
 use crate::tls;
 
 /// The answer of the store.
@@ -98,6 +98,7 @@ impl Transport<TxnMaker<'_>> for Grpc {
         // A server bears a ping more often than every five seconds only three times.
         let pulse = (endpoints.len() > 1).then_some(patience * 4 / 15);
         let kept = self.open.take().filter(|(of, _)| *of == index);
+        let is_first_over_tls = kept.is_none() && endpoints[index].is_secured();
         let mut sent = false;
         let answered = events.within(patience, async {
             let mut connection = match kept {
@@ -126,7 +127,8 @@ impl Transport<TxnMaker<'_>> for Grpc {
             None => return Err(RequestError::not_done(words::no_answer_within(patience))),
         };
         self.denied = matches!(failure, GrpcFailure::Denied(_));
-        Err(failure.into())
+        let error = RequestError::from(failure);
+        Err(if is_first_over_tls { error.map_reason(with_advice_about_a_cut) } else { error })
     }
 
     /// Waits in the event loop, so that an open connection lives on.
