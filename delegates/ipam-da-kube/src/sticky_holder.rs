@@ -111,10 +111,14 @@ impl LeaseSession {
         if !is_alive(&holder.pod_uid, pod.as_ref(), |name| self.store.read_node(name))? {
             return Ok(());
         }
-        let node = pod.as_ref().map_or("", |pod| &pod.spec.node_name);
-        let advice = format!(
-            "the address moves on when that pod has ended or is deleted; if its node {node} is off for good, give the node the taint {OUT_OF_SERVICE}"
-        );
+        let mut advice = "the address moves on when that pod has ended or is deleted".to_owned();
+        let node = pod.as_ref().map(|pod| &pod.spec.node_name);
+        if let Some(node) = node.filter(|node| !node.is_empty()) {
+            advice = format!(
+                "{advice}; if its node {node} is off for good, give the node the taint \
+                 {OUT_OF_SERVICE}"
+            );
+        }
         Err(held_by(spec, holder, &advice))
     }
 

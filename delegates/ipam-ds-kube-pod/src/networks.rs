@@ -58,6 +58,7 @@ impl ElementArgs {
         let value: Value = serde_json::from_str(list).map_err(|error| {
             Error::config(NETWORKS, "neither names separated by commas nor a JSON array")
                 .caused_by(error)
+                .advise("correct the annotation of the pod")
         })?;
         let elements: Vec<Element> = parse_value(&value, NETWORKS)?;
         let names: Vec<&str> = names.collect();
@@ -83,7 +84,7 @@ impl ElementArgs {
             Some(Value::String(text)) => Ok(Some(text)),
             Some(other) => {
                 let message = format!("expected a string, found {}", kind(other));
-                Err(Error::config(self.place(name), message))
+                Err(Error::config(self.place(name), message).advise("write it in quotes"))
             }
         }
     }

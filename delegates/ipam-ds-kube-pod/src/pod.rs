@@ -74,7 +74,8 @@ impl PodId {
             })?;
             match is_object_name(text) {
                 true => Ok(text.to_owned()),
-                false => Err(invalid(format!("CNI_ARGS {key}: invalid name {text:?}"))),
+                false => Err(invalid(format!("CNI_ARGS {key}: invalid name {text:?}"))
+                    .advise("the runtime passes the name of a Kubernetes object")),
             }
         };
         let uid = args.get("K8S_POD_UID").filter(|uid| !uid.is_empty());

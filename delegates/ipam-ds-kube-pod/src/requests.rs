@@ -42,7 +42,8 @@ fn find(sets: &[Option<RangeSet>], address: IpAddr, place: &str) -> Result<usize
     match (without_ranges.next(), without_ranges.next()) {
         (Some((i, _)), None) => Ok(i),
         (Some(_), Some(_)) => {
-            Err(refused(place, format!("{address} is ambiguous: several pools have no ranges")))
+            Err(refused(place, format!("{address} is ambiguous: several pools have no ranges"))
+                .advise("choose the pool as well"))
         }
         (None, _) => {
             let ranges = sets.iter().flatten().map(RangeSet::to_string);

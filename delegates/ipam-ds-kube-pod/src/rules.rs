@@ -261,7 +261,8 @@ fn choices(names: Vec<String>) -> Result<Vec<PoolChoice>> {
                 .advise("expected the name of a pool, or the subnet of one without a name"));
         }
         if choices.iter().any(|choice| choice.name == name) {
-            return Err(Error::config(&path, format_args!("{name:?} is there twice")));
+            return Err(Error::config(&path, format_args!("{name:?} is there twice"))
+                .advise("remove one of them"));
         }
         choices.push(PoolChoice { name, path });
     }
@@ -283,11 +284,14 @@ fn names(section: AnnotationSection) -> Result<AnnotationNames> {
     for (i, (key, name)) in all.iter().enumerate() {
         let path = format!("ipam.pod.annotations.{key}");
         if name.is_empty() {
-            return Err(Error::config(path, "expected the name of an annotation"));
+            return Err(Error::config(path, "expected the name of an annotation")
+                .advise("leave the key out for the default"));
         }
         if let Some((other, _)) = all[..i].iter().find(|(_, other)| other == name) {
             let message = format!("{name:?} names ipam.pod.annotations.{other}, too");
-            return Err(Error::config(path, message));
+            return Err(
+                Error::config(path, message).advise("give each key an annotation of its own")
+            );
         }
     }
     Ok(names)

@@ -150,7 +150,8 @@ fn wish(text: &str, place: String) -> Option<Wish<String>> {
 fn parts(wish: &Wish<String>) -> Result<Vec<Wish<String>>> {
     let Wish { value, place } = wish;
     if value.split(',').count() > MOST {
-        return Err(Error::config(place, format_args!("more than {MOST} values")));
+        return Err(Error::config(place, format_args!("more than {MOST} values"))
+            .advise("name fewer, separated by commas"));
     }
     Ok(value.split(',').filter_map(|part| self::wish(part, place.clone())).collect())
 }

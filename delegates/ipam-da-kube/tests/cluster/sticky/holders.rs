@@ -92,6 +92,22 @@ fn a_second_replica_is_told_which_pod_has_the_name() {
 }
 
 #[test]
+fn the_advice_names_the_taint_only_where_the_holder_has_a_node() {
+    let desk = desk_with(&["n1"]);
+    let cases = [("a", desk.node_object("n1"), true), ("b", String::new(), false)];
+    for (name, node, names_taint) in cases {
+        let [first, second] = ["node-1", "node-2"].map(|of| desk.sticky_node(of, name, "1h"));
+        let later = format!("{name}-later");
+        let (uid, later_uid) = (desk.create_pod(name, &node), desk.create_pod(&later, "n2"));
+        StickySandbox::of_pod(&desk, &first, name, name, &uid).add();
+        let later = StickySandbox::of_pod(&desk, &second, &later, &later, &later_uid);
+        let text = later.refused(11);
+        assert!(text.contains("has ended or is deleted"), "{text}");
+        assert_eq!(text.contains("give the node the taint"), names_taint, "{text}");
+    }
+}
+
+#[test]
 fn a_pod_that_moves_while_its_node_is_not_ready_gets_the_address_once_its_object_is_deleted() {
     let desk = desk_with(&["n1"]);
     let [first, second] = ["node-1", "node-2"].map(|name| desk.sticky_node(name, "web-0", "0s"));
