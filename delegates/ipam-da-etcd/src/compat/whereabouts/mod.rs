@@ -150,7 +150,7 @@ pub(crate) fn filled(
 }
 
 impl EtcdLedger for WhereaboutsLedger {
-    /// Tells that a lost race is repeated in order: the next view shows every free address.
+    /// A change of the value loses against any other one, so another address has the same rivals.
     fn claims_in_cursor_order(&self) -> bool {
         true
     }
