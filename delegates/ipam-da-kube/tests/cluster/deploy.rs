@@ -119,6 +119,7 @@ fn kubectl_applies_every_manifest_and_again_without_a_change() {
     let all = ["role", "rolebinding", "clusterrole", "clusterrolebinding"];
     let mut plain = of(&all[..2], "ipam-da-kube");
     plain.insert(0, "serviceaccount/ipam-delegated".to_owned());
+    plain.extend(of(&all[..2], "ipam-da-kube-cluster"));
     let mut sticky = of(&all, "ipam-da-kube-sticky");
     let kind = "customresourcedefinition.apiextensions.k8s.io/stickyleases.ipam-delegated.io";
     sticky.insert(0, kind.to_owned());
@@ -133,4 +134,42 @@ fn kubectl_applies_every_manifest_and_again_without_a_change() {
             assert_eq!(kubectl.run(&["apply"], file), said);
         }
     }
+}
+
+#[test]
+fn the_rules_for_another_namespace_leave_the_one_of_the_cluster_in_kube_system() {
+    let kube = changing();
+    let kubectl = Kubectl::of(&kube);
+    let namespace = kube.create_namespace();
+    let text = std::fs::read_to_string(deploy("rbac.yaml")).unwrap();
+    let moved = text.split("---\n").map(|object| {
+        // In the file as it is, each object is in that namespace.
+        let (metadata, subjects) = object.split_once("subjects:").unwrap_or((object, ""));
+        let own =
+            |part: &str| part.replace("namespace: kube-system", &format!("namespace: {namespace}"));
+        let is_of_cluster = metadata.contains("  name: ipam-da-kube-cluster");
+        let metadata = if is_of_cluster { metadata.to_owned() } else { own(metadata) };
+        if subjects.is_empty() { metadata } else { format!("{metadata}subjects:{}", own(subjects)) }
+    });
+    let moved = moved.collect::<Vec<_>>().join("---\n");
+    let manifest = kubectl.0.path("rbac.yaml");
+    std::fs::write(&manifest, moved).unwrap();
+    kubectl.run(&["apply"], manifest.to_str().unwrap());
+    let may = |verb: &str, namespace_of: &str, group: &str, resource: &str, name: &str| {
+        let attributes = json!({
+            "verb": verb, "namespace": namespace_of, "group": group, "resource": resource, "name": name,
+        });
+        let user = format!("system:serviceaccount:{namespace}:ipam-delegated");
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": {"user": user, "resourceAttributes": attributes},
+        });
+        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        kube.post(path, &review)["status"]["allowed"] == true
+    };
+    let group = "whereabouts.cni.cncf.io";
+    assert!(may("patch", &namespace, group, POOLS, "a"));
+    assert!(!may("patch", "kube-system", group, POOLS, "a"));
+    assert!(may("get", "kube-system", "", "namespaces", "kube-system"));
+    assert!(!may("get", &namespace, "", "namespaces", &namespace));
 }
