@@ -66,6 +66,10 @@ pub struct Lease {
     /// The store's mark of this state of the lease, which guards changes: a revision or an id.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub revision: Value,
+    /// The id of the store, if the ledger tells it with a claim: a call that does not find the lease
+    /// asks whether the store is still the same. The lease is in the same state without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
     /// Whether the owner held it before the ADD that answered it. The undo of that ADD leaves it.
     #[serde(rename = "kept", default, skip_serializing_if = "std::ops::Not::not")]
     pub preexisting: bool,
@@ -87,6 +91,7 @@ impl Lease {
             sticky: None,
             gateway: None,
             revision,
+            store: None,
             preexisting: false,
             unsure: false,
             taken: None,
