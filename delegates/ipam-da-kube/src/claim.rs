@@ -350,7 +350,8 @@ impl<'a> Claiming<'a> {
 
     pub(crate) fn lease(&self, choice: &ChosenAddress<'_>, mark: &LeaseMark) -> Lease {
         let lease = choice.claim.lease(choice.address, mark.to_json());
-        Lease { taken: Some(time(choice.stamp.taken)), ..lease }
+        let store = self.session.cluster.clone();
+        Lease { taken: Some(time(choice.stamp.taken)), store, ..lease }
     }
 
     /// Returns the mark of an entry, as an earlier answer has shown the schema.

@@ -53,6 +53,9 @@ pub(crate) fn commit(
             return Ok(Commit::Lost { taken: Vec::new(), view: None });
         }
     };
+    if let Some(cluster) = session.cluster.clone().filter(|_| !claimed.is_empty()) {
+        session.memory.remember_cluster(&cluster);
+    }
     for (claim, lease) in change.claim.iter().zip(&claimed) {
         session.remember_cursor(claim.request, lease.address.addr());
     }
@@ -107,7 +110,8 @@ fn confirm_and_release(
                     session.release(&[HeldLease { mark, ..seen }])?;
                     return Ok(Outcome::Lost);
                 }
-                kept.push(Lease { revision: mark.to_json(), ..lease.clone() });
+                let store = session.cluster.clone();
+                kept.push(Lease { revision: mark.to_json(), store, ..lease.clone() });
             }
             Outcome::Lost | Outcome::Missing => return Ok(Outcome::Lost),
             Outcome::Unknown => return Ok(Outcome::Unknown),
@@ -119,9 +123,7 @@ fn confirm_and_release(
         session.trusts_notes = false;
         return Ok(Outcome::Lost);
     }
-    if unreleased.needs_proof() {
-        session.prove_cluster()?;
-    }
+    session.prove_clusters(unreleased.unproved())?;
     Ok(Outcome::Done(kept))
 }
 

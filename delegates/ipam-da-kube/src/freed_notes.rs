@@ -97,6 +97,7 @@ fn parse(text: &str) -> Option<(&str, SystemTime)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::PoolNote;
     use serde_json::{Value, json};
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -129,6 +130,7 @@ mod tests {
                 "ipam-delegated/freed-12": format!("12 {}", u64::MAX),
                 "other/freed-13": format!("13 {}", now()),
             }))),
+            noted: PoolNote::default(),
         };
         let resting: Vec<IpAddr> = read.resting(HOUR).map(|(address, _)| address).collect();
         assert_eq!(resting, [IpAddr::from([10, 0, 0, 7])]);

@@ -90,12 +90,15 @@ impl Ledger for IpPools {
 
     fn accept(&mut self) -> Result<bool> {
         // A server that cannot be reached is not accepted.
-        let LeaseSession { store, memory, .. } = &mut self.session;
+        let LeaseSession { store, memory, notes, .. } = &mut self.session;
         store.check_ready()?;
         let cluster = match store.read_cluster() {
             Err(error) if is_forbidden(&error) => None,
             cluster => cluster?,
         };
+        if let Some(cluster) = &cluster {
+            notes.forget_other_clusters(cluster);
+        }
         memory.accept(cluster)?;
         Ok(true)
     }

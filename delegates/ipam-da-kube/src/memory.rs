@@ -6,6 +6,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use ipam_kit::allocate::Lease;
 use ipam_kit::allocate::owner_index::now;
 use ipam_kit::allocate::store_memory::{StoreMemory, is_refusal_recent, untrusted};
 use ipam_kit::cni::NetworkName;
@@ -43,7 +44,8 @@ struct NetworkNote {
     /// Whether this node has claimed a sticky name.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     sticky: bool,
-    /// The uids of the clusters in which this node has claimed leases, the present one last.
+    /// The uids of the clusters in which ADDs may claim: that of the first claim, and those that
+    /// were accepted, the latest one last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     clusters: Vec<String>,
     /// When the server last refused to tell it, in milliseconds since 1970.
@@ -57,6 +59,9 @@ struct NetworkNote {
 pub(crate) struct PoolNote {
     #[serde(skip_serializing_if = "String::is_empty")]
     uid: String,
+    /// The uid of the cluster, if an ADD has seen it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<String>,
     /// The highest that was seen.
     version: u64,
     /// The pools of the network that overlap with it, and when they were listed, in milliseconds
@@ -82,6 +87,33 @@ impl PoolNote {
         self.is_known()
             && self.uid == seen.uid
             && seen.version().is_none_or(|version| version >= self.version)
+    }
+
+    /// Returns the cluster of a pool, if the pool is the noted one.
+    pub(crate) fn cluster_of(&self, seen: Option<&Metadata>) -> Option<&String> {
+        self.cluster.as_ref().filter(|_| seen.is_some_and(|seen| self.is_of(seen)))
+    }
+
+    /// Returns whether a pool shows that the server is of the cluster of a lease: the pool is the
+    /// noted one, and in that cluster. A lease of an earlier release names no cluster.
+    pub(crate) fn proves(&self, seen: Option<&Metadata>, lease: &Lease) -> bool {
+        match &lease.store {
+            Some(own) => self.cluster_of(seen) == Some(own),
+            None => seen.is_some_and(|seen| self.is_of(seen)),
+        }
+    }
+
+    /// Notes a state of the pool, and the cluster, if that is known.
+    fn note(&mut self, seen: &Metadata, cluster: Option<&String>) {
+        let version = seen.version().unwrap_or_default();
+        if self.uid == seen.uid {
+            self.version = self.version.max(version);
+        } else {
+            (self.uid, self.version, self.cluster) = (seen.uid.clone(), version, None);
+        }
+        if let Some(cluster) = cluster {
+            self.cluster = Some(cluster.clone());
+        }
     }
 
     /// Says how a pool differs from the noted one.
@@ -199,33 +231,27 @@ impl KubeMemory {
         });
     }
 
-    /// Returns the uids of the clusters in which this node has claimed leases, the present one last. A
-    /// call that trusts any store has none to compare.
-    pub(crate) fn clusters(&self) -> &[String] {
-        if self.trusting { &[] } else { &self.network.record().clusters }
+    /// Returns whether the call uses any store that it finds, also one of another cluster.
+    pub(crate) fn is_trusting(&self) -> bool {
+        self.trusting
     }
 
-    /// Remembers the first cluster, unless another call has done so.
+    /// Returns the uids of the clusters in which ADDs may claim, the latest one last; none if no ADD
+    /// has claimed yet, or could read it.
+    pub(crate) fn clusters(&self) -> &[String] {
+        &self.network.record().clusters
+    }
+
+    /// Remembers the cluster of the first claim, unless another call has done so.
     pub(crate) fn remember_cluster(&mut self, uid: &str) {
+        if !self.clusters().is_empty() {
+            return;
+        }
         self.network.remember_hint(|note| {
             if note.clusters.is_empty() {
                 note.clusters.push(uid.to_owned());
             }
-            note.cluster_refused = None;
         });
-    }
-
-    /// Compares the cluster of a claim with the present one.
-    ///
-    /// # Errors
-    /// Code 11: it is another one. The namespace is then one of a restored server.
-    pub(crate) fn check_cluster(&mut self, namespace: &str, seen: &str) -> Result<()> {
-        let Some(noted) = self.clusters().last().filter(|noted| *noted != seen) else {
-            return Ok(());
-        };
-        let sight = format!("the cluster has the uid {seen}, and this node has seen {noted}");
-        self.remember_restored(namespace, &sight);
-        Err(restored(&sight))
     }
 
     /// Returns whether the server refused lately to tell its cluster.
@@ -238,13 +264,9 @@ impl KubeMemory {
         self.network.remember_hint(|note| note.cluster_refused = Some(now()));
     }
 
-    /// Remembers the state of a pool.
-    pub(crate) fn remember_pool(&mut self, name: &str, seen: &Metadata) {
-        let version = seen.version().unwrap_or_default();
-        self.pool_memory(name).remember(|note| {
-            note.version = if note.uid == seen.uid { note.version.max(version) } else { version };
-            note.uid.clone_from(&seen.uid);
-        });
+    /// Remembers the state of a pool, and its cluster, if that is known.
+    pub(crate) fn remember_pool(&mut self, name: &str, seen: &Metadata, cluster: Option<&String>) {
+        self.pool_memory(name).remember(|note| note.note(seen, cluster));
     }
 
     /// Returns the pools that overlap with this one; `None` if they were not listed lately.
@@ -280,8 +302,8 @@ impl KubeMemory {
         self.pool_memory(name).remember_hint(|note| note.cursor = Some(address));
     }
 
-    /// Accepts the pools as they are, and the cluster, if it is known. Earlier clusters may have leases,
-    /// too.
+    /// Accepts the pools as they are, and the cluster, if it is known. The earlier clusters stay: a
+    /// network may use several.
     ///
     /// # Errors
     /// The state folder cannot be written.
@@ -312,4 +334,55 @@ fn restored(sight: &str) -> Error {
         "{sight}: the API server was restored from a backup, the definition of IPPools was deleted, or it is another cluster"
     ))
     .advise("if a person deleted the pool while no lease was in it, run `ipam-da-kube accept --config FILE` on this node")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, from_value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_pool_proves_the_cluster_of_a_lease_only_if_it_is_the_noted_one_of_that_cluster() {
+        let noted = json!({"uid": "u1", "cluster": "a", "version": 7});
+        let of_before = json!({"uid": "u1", "version": 7});
+        let seen = |uid: &str, version: &str| json!({"uid": uid, "resourceVersion": version});
+        let [own, later] = [seen("u1", "7"), seen("u1", "8")];
+        let [other, older] = [seen("u2", "8"), seen("u1", "6")];
+        let cases = [
+            (&noted, Some(&own), Some("a"), true),
+            (&noted, Some(&later), Some("a"), true),
+            (&noted, Some(&own), Some("b"), false),
+            (&noted, Some(&other), Some("a"), false),
+            (&noted, Some(&older), Some("a"), false),
+            (&noted, None, Some("a"), false),
+            // What an earlier release has written names no cluster.
+            (&of_before, Some(&own), Some("a"), false),
+            (&of_before, Some(&own), None, true),
+            (&noted, Some(&own), None, true),
+            (&noted, Some(&other), None, false),
+            (&noted, None, None, false),
+        ];
+        for (note, seen, cluster, expected) in cases {
+            let of_note: PoolNote = from_value(note.clone()).unwrap();
+            let metadata = seen.map(|seen: &Value| from_value::<Metadata>(seen.clone()).unwrap());
+            let lease = Lease::bare("10.1.2.2/24".parse().unwrap(), Value::Null);
+            let lease = Lease { store: cluster.map(str::to_owned), ..lease };
+            let proves = of_note.proves(metadata.as_ref(), &lease);
+            assert_eq!(proves, expected, "{note} {seen:?} {cluster:?}");
+        }
+    }
+
+    #[test]
+    fn a_pool_that_was_made_anew_is_of_no_noted_cluster() {
+        let cluster = "a".to_owned();
+        let seen = |uid: &str| from_value(json!({"uid": uid, "resourceVersion": "7"})).unwrap();
+        let mut note = PoolNote::default();
+        note.note(&seen("u1"), Some(&cluster));
+        // A DEL does not ask for it.
+        note.note(&seen("u1"), None);
+        assert_eq!(note.cluster, Some(cluster));
+        note.note(&seen("u2"), None);
+        assert_eq!(note.cluster, None);
+    }
 }

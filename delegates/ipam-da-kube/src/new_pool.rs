@@ -54,7 +54,7 @@ impl LeaseSession {
     ) -> Result<Outcome<()>> {
         if self.knows_schema() {
             let outcome = self.store.patch_pool_quietly(name, patch)?;
-            return Ok(outcome.map(|head| self.memory.remember_pool(name, &head.metadata)));
+            return Ok(outcome.map(|head| self.remember_pool(name, &head.metadata)));
         }
         let outcome = self.store.patch_pool(name, patch)?;
         Ok(self.learn(name, outcome, entries))
@@ -73,7 +73,7 @@ impl LeaseSession {
                 let mark = (!self.overlap_check).then_some(shown.mark.is_some());
                 self.memory.remember_schema(shown.ifname.is_some(), mark);
             }
-            self.memory.remember_pool(name, &pool.metadata);
+            self.remember_pool(name, &pool.metadata);
         })
     }
 

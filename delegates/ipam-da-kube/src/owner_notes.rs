@@ -142,6 +142,16 @@ impl OwnerNotes {
         }
     }
 
+    /// Forgets the owners with a lease in another cluster, which a person leaves there.
+    pub(crate) fn forget_other_clusters(&self, cluster: &str) {
+        let is_other = |lease: &Lease| lease.store.as_ref().is_some_and(|its| its != cluster);
+        for (container, ifname, note) in read_notes(&self.folder, |_| true) {
+            if note.leases.iter().any(is_other) {
+                self.forget(&container, &ifname);
+            }
+        }
+    }
+
     /// Returns all leases that this node has noted.
     pub(crate) fn leases(&self) -> NotedLeases {
         self.leases_of(|_| true)

@@ -350,7 +350,7 @@ impl<'a> OwnerSearch<'a> {
     pub(crate) fn held(&self, seen: &Seen<'_>, mark: LeaseMark, taken: Option<u64>) -> HeldLease {
         let lease = mark.lease(seen.subnet, seen.address);
         HeldLease {
-            lease: Lease { taken: taken.map(time), ..lease },
+            lease: Lease { taken: taken.map(time), store: self.session.cluster.clone(), ..lease },
             mark,
             subnet: seen.subnet,
             id: seen.id.to_owned(),

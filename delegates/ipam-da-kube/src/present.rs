@@ -69,7 +69,7 @@ fn prove(
     let name = recorded.unwrap_or(present).names.pool(lease.address);
     let before = memory.pool(&name);
     let pool = store.read_pool(&name)?;
-    Ok(pool.is_some_and(|pool| before.is_of(&pool.metadata)))
+    Ok(before.proves(pool.as_ref().map(|pool| &pool.metadata), lease))
 }
 
 /// Returns whether a login leads to the server and namespace of a recorded site, whose own login may

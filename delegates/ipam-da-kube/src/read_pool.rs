@@ -8,8 +8,9 @@ use ipam_kit::pool::RangeSet;
 use ipam_kit::{Error, ErrorCode, Result};
 use ipnet::IpNet;
 
+use crate::memory::PoolNote;
 use crate::names::address_at;
-use crate::objects::{GROUP, IpPool, POOLS, PoolEntry};
+use crate::objects::{GROUP, IpPool, Metadata, POOLS, PoolEntry};
 use crate::session::LeaseSession;
 
 /// A pool as it was read.
@@ -18,6 +19,8 @@ pub(crate) struct ReadPool {
     pub(crate) subnet: IpNet,
     /// `None` if the pool does not exist.
     pub(crate) object: Option<IpPool>,
+    /// The note of the pool, read before the server was asked.
+    pub(crate) noted: PoolNote,
 }
 
 impl ReadPool {
@@ -26,11 +29,18 @@ impl ReadPool {
     /// # Errors
     /// The server does not answer; the pool is of another range than its name says.
     pub(crate) fn read(session: &mut LeaseSession, name: &str, subnet: IpNet) -> Result<Self> {
+        // Another call of this node may see a later state meanwhile.
+        let noted = session.memory.pool(name);
         let object = session.store.read_pool(name)?;
         if let Some(pool) = &object {
             check_range(session, pool, subnet)?;
         }
-        Ok(Self { subnet, object })
+        Ok(Self { subnet, object, noted })
+    }
+
+    /// Returns the pool's metadata; `None` if it does not exist.
+    pub(crate) fn metadata(&self) -> Option<&Metadata> {
+        self.object.as_ref().map(|object| &object.metadata)
     }
 
     /// Returns the entries with the addresses that their keys name; `None` for a key that names no

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use ipam_kit::allocate::Lease;
 use ipam_kit::allocate::ledger::{Entry, Fault, Holder};
 use ipam_kit::allocate::removal::{may_be_held, removed_unless_failed};
 use ipam_kit::cni::Verb;
@@ -14,6 +15,7 @@ use ipnet::IpNet;
 
 use crate::freed_notes::note_of;
 use crate::lease_mark::ReservationMark;
+use crate::memory::PoolNote;
 use crate::objects::{IpPool, PoolEntry};
 use crate::patch::{ExpectedEntry, Patch};
 use crate::pools_token::HeldLease;
@@ -43,15 +45,24 @@ pub(crate) struct Unreleased {
     gone: BTreeSet<Place>,
     /// Their release failed.
     failed: BTreeSet<Place>,
-    /// Whether a pool is missing, or another one than this node has noted.
-    is_strange: bool,
+    /// Those whose pool does not show that the cluster is theirs.
+    unproved: BTreeMap<Place, Lease>,
     errors: Vec<Error>,
 }
 
 impl Unreleased {
-    /// Returns whether leases were not found, and no pool shows that the cluster is the noted one.
-    pub(crate) fn needs_proof(&self) -> bool {
-        self.is_strange && !self.gone.is_empty()
+    /// Returns the leases that were not found, and whose pools do not show that the cluster is theirs.
+    pub(crate) fn unproved(&self) -> impl Iterator<Item = &Lease> {
+        let unproved = self.unproved.iter();
+        unproved.filter_map(|(place, lease)| self.gone.contains(place).then_some(lease))
+    }
+
+    /// Notes which leases a pool, missing or not, does not prove.
+    fn compare(&mut self, leases: &[HeldLease], noted: &PoolNote, seen: Option<&IpPool>) {
+        let seen = seen.map(|pool| &pool.metadata);
+        for held in leases.iter().filter(|held| !noted.proves(seen, &held.lease)) {
+            self.unproved.insert(held.place(), held.lease.clone());
+        }
     }
 
     fn fail<'l>(&mut self, leases: impl IntoIterator<Item = &'l HeldLease>, error: Error) {
@@ -267,22 +278,23 @@ impl LeaseSession {
             };
             match outcome {
                 Outcome::Done(head) => {
-                    self.memory.remember_pool(&name, &head.metadata);
+                    self.remember_pool(&name, &head.metadata);
                     for lease in &*left {
                         unreleased.gone.remove(&lease.place());
                     }
                     return Ok(());
                 }
                 Outcome::Missing => {
-                    unreleased.is_strange = true;
+                    unreleased.compare(left, &PoolNote::default(), None);
                     return Ok(());
                 }
                 Outcome::Lost => {}
                 Outcome::Unknown => is_unknown = true,
             }
-            let pool = self.store.read_pool(&name)?;
+            // Another call of this node may see a later state meanwhile.
             let noted = self.memory.pool(&name);
-            unreleased.is_strange |= !pool.as_ref().is_some_and(|pool| noted.is_of(&pool.metadata));
+            let pool = self.store.read_pool(&name)?;
+            unreleased.compare(left, &noted, pool.as_ref());
             let Some(pool) = pool else { return Ok(()) };
             lacks_annotations = pool.metadata.annotations.is_empty();
             let mut given_on = Vec::new();

@@ -33,6 +33,8 @@ pub(crate) struct LeaseSession {
     pub(crate) locks: PoolLocks,
     pub(crate) names: ObjectNames,
     pub(crate) network: NetworkName,
+    /// The uid of the cluster, as soon as an ADD knows it.
+    pub(crate) cluster: Option<String>,
     pub(crate) pod: Pod,
     pub(crate) verb: Verb,
     /// Whether each address has a reservation.
@@ -93,6 +95,7 @@ impl LeaseSession {
             notes: OwnerNotes::open(&state, &network),
             names,
             network,
+            cluster: None,
             pod: Pod::of(request),
             verb: request.verb,
             overlap_check,

@@ -9,6 +9,7 @@ use ipam_kit::{Error, Result};
 use ipnet::IpNet;
 
 use crate::lease_mark::LeaseMark;
+use crate::memory::PoolNote;
 use crate::names::{ObjectNames, readable_part};
 use crate::overlap::overlapping_pools;
 use crate::owner_notes::OwnerNote;
@@ -40,22 +41,19 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
         false => BTreeMap::new(),
     };
     let turns = session.locks.take(&requested.keys().cloned().collect());
-    let (mut pools, mut is_new_pool) = (BTreeMap::new(), false);
+    let mut pools = BTreeMap::new();
     for (name, subnet) in pools_to_read(session, query, note.as_ref(), requested.clone()) {
-        let before = session.memory.pool(&name);
         let shown = ReadPool::read(session, &name, subnet)?;
         if requested.contains_key(&name) {
-            let metadata = shown.object.as_ref().map(|object| &object.metadata);
             let place = [session.store.namespace(), &name];
-            session.memory.check_pool(place, &before, metadata)?;
+            session.memory.check_pool(place, &shown.noted, shown.metadata())?;
             let entries = shown.entries().map(|(_, _, entry)| entry);
             session.memory.compare_schema(entries, session.overlap_check);
-            is_new_pool |= !before.is_known();
         }
         pools.insert(name, shown);
     }
     if is_claim {
-        session.meet_cluster(is_new_pool)?;
+        session.meet_cluster(pools.values())?;
     }
     if pools.is_empty() && query.need == Need::Proof {
         pools = pools_of_owner(session, query.owner)?;
@@ -150,7 +148,7 @@ pub(crate) fn all_pools(session: &mut LeaseSession) -> Result<BTreeMap<String, R
             |range: &IpNet| names.has(&pool.metadata.name, *range) && pool.counts_from(*range);
         if let Some(subnet) = pool.range().filter(is_own) {
             let name = pool.metadata.name.clone();
-            pools.insert(name, ReadPool { subnet, object: Some(pool) });
+            pools.insert(name, ReadPool { subnet, object: Some(pool), noted: PoolNote::default() });
         }
     })?;
     Ok(pools)
@@ -167,7 +165,7 @@ fn pools_of_owner(session: &mut LeaseSession, owner: &Owner) -> Result<BTreeMap<
     store.list_pools(&mut |pool| {
         let Some(subnet) = pool.range().filter(|range| pool.counts_from(*range)) else { return };
         let name = pool.metadata.name.clone();
-        let pool = ReadPool { subnet, object: Some(pool) };
+        let pool = ReadPool { subnet, object: Some(pool), noted: PoolNote::default() };
         if names.has(&name, subnet) {
             pools.insert(name, pool);
         } else if names.is_unnamed() && pool.may_hold(owner) {

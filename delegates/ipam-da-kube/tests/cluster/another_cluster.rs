@@ -7,8 +7,8 @@ use ipam_testkit::node::{addresses, given};
 use ipam_testkit::whereabouts::{Crds, Objects, POOLS, RESERVATIONS};
 use serde_json::{Value, json};
 
-use crate::common::node::{Node, POOL, SUBNET};
-use crate::common::relay::Relay;
+use crate::common::node::{Node, POOL, SUBNET, change_note};
+use crate::common::relay::{Fate, Relay};
 use crate::common::{Desk, v094};
 
 /// What the other cluster has.
@@ -45,10 +45,11 @@ impl There {
     }
 }
 
-const ANOTHER: [&str; 3] = [
-    "is of another cluster",
+const ANOTHER: [&str; 4] = [
+    "is of another cluster than the lease",
     "its namespace kube-system",
-    "run `ipam-da-kube accept --config FILE`",
+    "run `ipam-delegated forget NETWORK CONTAINER --yes`",
+    "then `ipam-da-kube accept --config FILE`",
 ];
 
 #[track_caller]
@@ -94,33 +95,181 @@ fn a_del_and_a_check_fail_in_another_cluster_and_succeed_in_their_own() {
     }
 }
 
+#[track_caller]
+fn assert_new(outcome: ipam_testkit::world::Outcome) {
+    let (code, text) = outcome.failure();
+    assert_eq!(code, 11, "{text}");
+    for part in ["is of another cluster than this node's leases", "check the server"] {
+        assert!(text.contains(part), "{part:?}: {text}");
+    }
+    assert!(!text.contains("backup"), "{text}");
+}
+
 #[test]
 fn an_add_fails_in_another_cluster_also_in_a_pool_that_is_new_to_the_node() {
     let desk = Desk::new(&v094());
     let node = Node::of(&desk);
-    let [held, left] = ["c1", "c0"].map(|container| node.add(container));
+    node.add("c1");
     let own = fs::read(desk.kubeconfig_path()).unwrap();
     let objects = There::OthersLeases.reach(&desk);
     let elsewhere = node.with_subnets(&["10.9.0.0/24"]);
-    let (code, text) = elsewhere.call("ADD", "c2").failure();
-    assert!(code == 11 && text.contains("it is another cluster"), "{code}: {text}");
+    assert_new(elsewhere.call("ADD", "c2"));
+    // It stops no call in the node's own cluster.
+    fs::write(desk.kubeconfig_path(), own).unwrap();
     let node = elsewhere.with_subnets(&[SUBNET]);
+    node.add("c2");
+    There::Nothing.reach(&desk);
     for container in ["c1", "c2"] {
         assert_eq!(node.call("ADD", container).failure().0, 11, "{container}");
     }
     assert_eq!(objects.pools().len(), 1);
-    // A person says that the node is of this cluster now.
+}
+
+#[test]
+fn after_a_move_each_lease_is_released_in_its_own_cluster_alone() {
+    for overlap_check in [true, false] {
+        let desk = Desk::new(&v094());
+        let node = Node::of(&desk).with("overlapCheck", overlap_check);
+        let [old, left] = ["c1", "c0"].map(|container| node.add(container));
+        let own = fs::read(desk.kubeconfig_path()).unwrap();
+        let objects = There::OthersLeases.reach(&desk);
+        let theirs = fs::read(desk.kubeconfig_path()).unwrap();
+        // A person says that the node is of this cluster now.
+        node.told(&["accept"]);
+        let later = ["c2", "c3"].map(|container| node.add(container));
+        assert_eq!(addresses(&later[0]), ["10.1.2.3"]);
+        assert_another(node.del_known("c1", &old));
+        assert_another(node.check("c1", &old));
+        // Without a record, this node leaves its lease where it is.
+        node.del("c0");
+        fs::write(desk.kubeconfig_path(), own).unwrap();
+        for _ in 0..2 {
+            assert_another(node.del_known("c2", &later[0]));
+            assert_another(node.call("DEL", "c3"));
+            assert_another(node.check("c2", &later[0]));
+        }
+        assert_eq!(node.call("ADD", "c2").failure().0, 11);
+        node.del_known("c1", &old).success();
+        node.del_known("c0", &left).success();
+        assert_eq!(desk.held(), [""; 0], "{overlap_check}");
+        fs::write(desk.kubeconfig_path(), theirs).unwrap();
+        node.del_known("c2", &later[0]).success();
+        node.del("c3");
+        assert_eq!(objects.allocations(POOL).len(), 1, "{overlap_check}");
+    }
+}
+
+#[test]
+fn a_network_claims_in_each_cluster_that_was_accepted() {
+    let desk = Desk::new(&v094());
+    let node = Node::of(&desk);
+    node.add("c1");
+    let own = fs::read(desk.kubeconfig_path()).unwrap();
+    There::Nothing.reach(&desk);
+    let theirs = fs::read(desk.kubeconfig_path()).unwrap();
+    let node = node.with_subnets(&["10.9.0.0/24"]);
+    assert_new(node.call("ADD", "c2"));
     node.told(&["accept"]);
-    let later = node.add("c2");
-    assert_eq!(addresses(&later), ["10.1.2.3"]);
-    node.del_known("c0", &left).success();
-    node.del_known("c2", &later).success();
-    assert_eq!(objects.allocations(POOL).len(), 1);
-    // What it claimed in the other one is still released there.
+    let mut node = node;
+    let mut results = Vec::new();
+    for container in ["c2", "c3", "c4", "c5"] {
+        let (kubeconfig, subnet) = match container {
+            "c2" | "c4" => (&theirs, "10.9.0.0/24"),
+            _ => (&own, SUBNET),
+        };
+        fs::write(desk.kubeconfig_path(), kubeconfig).unwrap();
+        node = node.with_subnets(&[subnet]);
+        results.push(node.add(container));
+    }
+    assert_another(node.del_known("c4", &results[2]));
+    node.del_known("c5", &results[3]).success();
+    fs::write(desk.kubeconfig_path(), theirs).unwrap();
+    assert_another(node.del_known("c3", &results[1]));
+    node.del_known("c4", &results[2]).success();
+}
+
+#[test]
+fn a_first_add_that_fails_notes_no_cluster() {
+    let desk = Desk::new(&v094());
+    let own = fs::read(desk.kubeconfig_path()).unwrap();
+    There::OthersLeases.reach(&desk);
+    let node = Node::of(&desk).with_in_pools("requested-ip", "10.1.2.2");
+    assert_eq!(node.call("ADD", "c1").failure().0, 102);
     fs::write(desk.kubeconfig_path(), own).unwrap();
-    assert_eq!(node.call("ADD", "c2").failure().0, 11);
-    delete_all(&desk);
-    node.del_known("c1", &held).success();
+    node.add("c1");
+}
+
+/// Removes what an earlier release did not write: the cluster of a lease.
+fn as_before(lease: &mut Value) {
+    assert!(lease.as_object_mut().unwrap().remove("store").is_some(), "{lease}");
+}
+
+/// An ADD's leases as an earlier release gave them.
+fn given_before(result: &Value) -> Value {
+    let mut given = given(result);
+    as_before(&mut given["leases"][0]);
+    given
+}
+
+#[test]
+fn leases_of_an_earlier_release_are_proved_by_the_clusters_of_the_network() {
+    let desk = Desk::new(&v094());
+    let node = Node::of(&desk);
+    let held = ["c1", "c2"].map(|container| given_before(&node.add(container)));
+    let notes = node.world.path("state/kube/net");
+    for container in ["c1", "c2"] {
+        let note = notes.join(format!("owners/{container}:eth0"));
+        change_note(&note, |note| as_before(&mut note["leases"][0]));
+    }
+    change_note(&notes.join(format!("pools/{POOL}.json")), |note| {
+        assert!(note.as_object_mut().unwrap().remove("cluster").is_some());
+    });
+    let own = fs::read(desk.kubeconfig_path()).unwrap();
+    There::EmptyPool.reach(&desk);
+    assert_another(node.call_with("DEL", "c1", &held[0]));
+    assert_another(node.call("DEL", "c2"));
+    fs::write(desk.kubeconfig_path(), own).unwrap();
+    // A repeated ADD proves them by themselves.
+    let again = node.add("c2");
+    assert!(given(&again)["leases"][0]["store"].is_string());
+    node.del_known("c2", &again).success();
+    node.call_with("DEL", "c1", &held[0]).success();
+    assert_eq!(desk.held(), [""; 0]);
+}
+
+#[test]
+fn a_call_that_changes_the_pool_meanwhile_costs_no_look_at_the_cluster() {
+    let get = "GET ippools/10.1.2.0-24 200";
+    let reservation = |verb: &str| format!("{verb} overlappingrangeipreservations/10.1.2.2 404");
+    for is_repeated in [true, false] {
+        let desk = Desk::new(&v094());
+        let relay: Relay = desk.relayed();
+        let node = Node::of(&desk);
+        let held = node.add("c1");
+        let expected = match is_repeated {
+            true => {
+                node.del_known("c1", &held).success();
+                vec![get.to_owned(), reservation("GET")]
+            }
+            // Others have released it, as the reconciler of whereabouts does.
+            false => {
+                desk.client.delete(&desk.objects().path(RESERVATIONS, "10.1.2.2"));
+                desk.patch(POOLS, POOL, &json!({"spec": {"allocations": {"2": null}}}));
+                let patch = "PATCH ippools/10.1.2.0-24 422";
+                vec![reservation("DELETE"), patch.to_owned(), get.to_owned()]
+            }
+        };
+        let note = node.world.path(&format!("state/kube/net/pools/{POOL}.json"));
+        relay.decide(move |ask| {
+            if ask.method == "GET" && ask.target.contains("/ippools/") {
+                change_note(&note, |noted| {
+                    noted["version"] = (noted["version"].as_u64().unwrap() + 1_000_000).into();
+                });
+            }
+            Fate::Pass
+        });
+        assert_eq!(relay.during(|| drop(node.del_known("c1", &held).success())), expected);
+    }
 }
 
 /// Lets a login do what `deploy/rbac.yaml` allows in the namespace of a desk.
@@ -171,9 +320,11 @@ fn without_the_right_to_read_the_cluster_a_del_goes_on_and_lint_says_so() {
     let node = Node::of(&desk);
     let held = node.add("c1");
     let said = node.told(&["lint"]);
-    for part in
-        ["warning: a DEL in another cluster is not noticed", "\"resources\": [\"namespaces\"]"]
-    {
+    for part in [
+        "its DEL in another one finds nothing and succeeds",
+        "a DEL that finds neither pool nor any other lease fails with code 103",
+        "\"resources\": [\"namespaces\"]",
+    ] {
         assert!(said.contains(part), "{said}");
     }
     There::Nothing.reach(&desk);
@@ -182,7 +333,7 @@ fn without_the_right_to_read_the_cluster_a_del_goes_on_and_lint_says_so() {
     desk.log_in(&login);
     let grant = allow_cluster(&desk, &login);
     let said = node.told(&["lint"]);
-    assert!(!said.contains("another cluster"), "{said}");
+    assert!(!said.contains("names no cluster"), "{said}");
     note_refusals_as_old(&node);
     let held = node.add("c2");
     There::EmptyPool.reach(&desk);
@@ -207,7 +358,7 @@ fn delete_all(desk: &Desk) {
 /// Lets a node ask again for what the server refused to tell.
 fn note_refusals_as_old(node: &Node) {
     let note = node.world.path("state/kube/net/network.json");
-    crate::common::node::change_note(&note, |noted: &mut Value| {
+    change_note(&note, |noted: &mut Value| {
         assert!(noted["cluster_refused"].as_u64().unwrap() > 0);
         noted["cluster_refused"] = 1.into();
     });
