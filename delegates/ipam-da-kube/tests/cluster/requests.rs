@@ -7,7 +7,7 @@ use ipam_testkit::pages::Page;
 use ipam_testkit::whereabouts::{Crds, RESERVATIONS};
 use serde_json::{Value, json};
 
-use crate::common::node::{Node, Sandbox};
+use crate::common::node::{Node, Sandbox, change_note};
 use crate::common::relay::Relay;
 use crate::common::sticky::sticky_desk;
 use crate::common::{Desk, changing, v07, v094};
@@ -147,6 +147,15 @@ fn pools_that_overlap_are_read_and_changed_along() {
     counter.assert_sends(&later, || drop(node.add("c2")));
     let mut result = Value::Null;
     counter.assert_sends(&later, || result = node.add("c3"));
+    // A list counts for 10 minutes.
+    let note = node.world.path("state/kube/net/pools/10.1.2.0-24.json");
+    for (minutes, is_listed) in [(9, false), (11, true)] {
+        change_note(&note, |noted| {
+            noted["listed"] = (noted["listed"].as_u64().unwrap() - minutes * 60_000).into();
+        });
+        let expected = &[&[LIST][..], &later].concat()[usize::from(!is_listed)..];
+        counter.assert_sends(expected, || drop(node.add(&format!("minute-{minutes}"))));
+    }
     let address = addresses(&result).swap_remove(0);
     let confirm = reservation("PATCH", &address);
     counter.assert_sends(&[GET, get_wide, &confirm], || drop(node.add("c3")));
