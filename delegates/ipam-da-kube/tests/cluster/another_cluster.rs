@@ -13,7 +13,7 @@ use crate::common::{Desk, v094};
 
 /// What the other cluster has.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum There {
+pub enum There {
     Nothing,
     /// The same pool, without entries.
     EmptyPool,
@@ -24,7 +24,7 @@ enum There {
 impl There {
     /// Lets the kubeconfig of a desk lead to another cluster. Returns what that has.
     #[track_caller]
-    fn reach(self, desk: &Desk) -> Objects {
+    pub fn reach(self, desk: &Desk) -> Objects {
         let other = Crds::shipped().served();
         let client = other.client(&other.admin());
         if client.get(&format!("/api/v1/namespaces/{}", desk.namespace)).is_none() {

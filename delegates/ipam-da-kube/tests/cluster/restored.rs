@@ -10,6 +10,7 @@ use ipam_testkit::whereabouts::{Crds, Objects, POOLS, RESERVATIONS};
 use ipam_testkit::world::{Outcome, World, binary};
 use serde_json::{Value, json};
 
+use crate::another_cluster::There;
 use crate::common::node::{Node, POOL, SUBNET, change_note};
 use crate::common::{Desk, v094};
 
@@ -204,6 +205,23 @@ fn reassert_makes_lost_objects_right_again() {
         }
         assert_eq!(desk.held(), [""; 0], "{way:?}");
     }
+}
+
+#[test]
+fn reassert_claims_the_leases_of_a_node_that_has_moved_in_its_new_cluster() {
+    let desk = Desk::new(&v094());
+    let chain = Chain::of(&desk);
+    chain.call("ADD", "c1").success();
+    let objects = There::Nothing.reach(&desk);
+    let (code, text) = chain.call("DEL", "c1").failure();
+    assert!(code == 11 && text.contains("of another cluster than the lease"), "{code}: {text}");
+    for words in [&["reassert", "--claim-only", "--yes"][..], &["reassert", "--yes"]] {
+        chain.world.typed(words).ended_well();
+        assert_eq!(objects.allocations(POOL).len(), 1, "{words:?}");
+    }
+    chain.call("DEL", "c1").success();
+    assert_eq!(chain.world.state_of("c1"), "none");
+    assert_eq!(objects.allocations(POOL).len(), 0);
 }
 
 #[test]
