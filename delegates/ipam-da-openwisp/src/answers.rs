@@ -1,5 +1,6 @@
 //! The answers of the server, read.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
@@ -12,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::config::Organization;
+use crate::pages::Identified;
 
 /// A list without its elements.
 #[derive(Debug, Deserialize)]
@@ -36,12 +38,24 @@ pub(crate) struct AddressJson {
 /// A subnet as JSON has it.
 #[derive(Debug, Deserialize)]
 pub(crate) struct SubnetJson {
-    pub(crate) id: String,
+    id: String,
     name: String,
     subnet: String,
     description: Option<String>,
     organization: Option<String>,
     master_subnet: Option<String>,
+}
+
+impl Identified for AddressJson {
+    fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl Identified for SubnetJson {
+    fn id(&self) -> &str {
+        &self.id
+    }
 }
 
 /// How far the clock of the server is behind this machine's.
@@ -103,7 +117,7 @@ struct GatewayJson {
 
 impl SubnetJson {
     /// The subnet, if it is one of those that are seen.
-    pub(crate) fn subnet(self, organization: &Organization) -> Result<Option<Subnet>> {
+    fn subnet(self, organization: &Organization) -> Result<Option<Subnet>> {
         let is_seen = match (organization, &self.organization) {
             (Organization::Any, _) | (Organization::Shared, None) => true,
             (Organization::Id(id), Some(of)) => id == of,
@@ -133,6 +147,29 @@ impl SubnetJson {
             refusal,
         }))
     }
+}
+
+/// Those of all subnets that are seen.
+///
+/// # Errors
+/// Code 103: a subnet has no CIDR.
+pub(crate) fn seen_subnets(
+    all: Vec<SubnetJson>,
+    organization: &Organization,
+) -> Result<Vec<Subnet>> {
+    let child = |json: &SubnetJson| Some((json.master_subnet.clone()?, json.subnet.clone()));
+    let children: BTreeMap<String, String> = all.iter().filter_map(child).collect();
+    let mut seen = Vec::new();
+    for json in all {
+        let Some(mut subnet) = json.subnet(organization)? else { continue };
+        // The child may be of an organization that is not seen.
+        if let Some(child) = children.get(&subnet.id) {
+            subnet.refusal =
+                Some(format!("it has a subnet inside of it, {child}: name a subnet that has none"));
+        }
+        seen.push(subnet);
+    }
+    Ok(seen)
 }
 
 /// Reads the body of an answer.
@@ -225,6 +262,21 @@ mod tests {
         assert!(subnet(shared.clone(), &Organization::Any).unwrap().refusal.is_some());
         assert!(subnet(shared, &Organization::Shared).unwrap().refusal.is_none());
         assert!(subnet(json!({}), &Organization::Shared).is_none());
+    }
+
+    #[test]
+    fn a_subnet_with_a_child_of_another_organization_is_refused() {
+        let json = |id: &str, organization: &str, parent: Option<&str>| {
+            serde_json::from_value(json!({
+                "id": id, "name": id, "subnet": "10.0.0.0/24", "description": "",
+                "organization": organization, "master_subnet": parent,
+            }))
+            .unwrap()
+        };
+        let all = vec![json("s", "o", None), json("t", "p", Some("s")), json("u", "o", None)];
+        let seen = seen_subnets(all, &Organization::Id("o".to_owned())).unwrap();
+        let refused: Vec<_> = seen.iter().map(|it| (&*it.id, it.refusal.is_some())).collect();
+        assert_eq!(refused, [("s", true), ("u", false)]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod config;
 mod export;
 mod hints;
 mod login;
+mod pages;
 mod server;
 
 use ipam_kit::Allocate;

@@ -1,8 +1,8 @@
 //! OpenWISP as a server of records.
 
-use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::net::IpAddr;
+use std::ops::ControlFlow;
 
 use ipam_kit::keys::Key;
 use ipam_kit::{Error, ErrorCode, Request, Result};
@@ -10,17 +10,17 @@ use ipam_records::RecordServer;
 use ipam_records::server::{
     AddressRecord, Created, Deleted, ListQuery, Listed, Listing, Rewritten, ServerRules, Subnet,
 };
-use ipam_servers::{HttpAnswer, Method, each_element, escape};
-use log::{debug, warn};
+use ipam_servers::{HttpAnswer, Method, escape};
+use log::warn;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::answers::{AddressJson, Clock, PageEnd, SubnetJson, check_absent, nonsense, parse};
+use crate::answers::{AddressJson, Clock, SubnetJson, check_absent, nonsense, parse, seen_subnets};
 use crate::client::{ApiClient, Ask};
 use crate::config::{KEYS, OpenWispConfig, Organization};
 use crate::export::each_row;
 use crate::hints::ListHints;
+use crate::pages::{ELEMENT, PAGE, PagesRead, read_pages};
 
 /// An OpenWISP with openwisp-ipam.
 #[derive(Debug)]
@@ -34,62 +34,14 @@ pub struct OpenWisp {
     hints: ListHints,
 }
 
-/// How many elements a page has: the most that OpenWISP gives.
-const PAGE: usize = 100;
-
-/// The longest element of a list, in bytes.
-const ELEMENT: usize = 16 * 1024;
-
-/// How often a list that changes meanwhile is read.
-const READS: u32 = 5;
-
 /// The id of a record that does not exist.
 const ABSENT: &str = "00000000-0000-4000-8000-000000000000";
 
 /// The length of a description, in characters.
 const DESCRIPTION: usize = 100;
 
-/// One page of a list.
-struct ListPage {
-    count: usize,
-    is_last: bool,
-}
-
 impl OpenWisp {
-    /// Reads a page of a list, and passes each element to `take`; `None` if the list or page does not
-    /// exist.
-    fn page<T: DeserializeOwned>(
-        &mut self,
-        list: &str,
-        number: usize,
-        take: &mut dyn FnMut(T, Clock) -> Result<()>,
-        begin: &mut dyn FnMut(),
-    ) -> Result<Option<ListPage>> {
-        let path = match number {
-            1 => format!("{list}?page_size={PAGE}"),
-            _ => format!("{list}?page_size={PAGE}&page={number}"),
-        };
-        let ask = Ask { method: Method::Get, path: &path, body: &[], ok: &[200, 404] };
-        let read =
-            self.client.read_with(ask, &mut |head: &HttpAnswer, body: &mut dyn Read| {
-                begin();
-                if head.status == 404 {
-                    let mut answer = HttpAnswer::new(404, Vec::new());
-                    body.take(ELEMENT as u64).read_to_end(&mut answer.body)?;
-                    return Ok(check_absent(&answer, &path).map(|()| None));
-                }
-                let clock = Clock::of(head);
-                let rest = each_element(body, Some("results"), ELEMENT, |element| {
-                    take(parse(element, &format!("an element of {list}"))?, clock)
-                })?;
-                Ok(rest.map(Some))
-            })??;
-        let Some(rest) = read else { return Ok(None) };
-        let PageEnd { count, next, .. } = parse(&rest, &format!("the list {list}"))?;
-        Ok(Some(ListPage { count, is_last: next.is_none() }))
-    }
-
-    /// Reads all pages of the records of a subnet, again until ids and counts agree.
+    /// Reads the records of a subnet page by page.
     fn list_pages(
         &mut self,
         subnet: &str,
@@ -97,56 +49,25 @@ impl OpenWisp {
         listing: &mut dyn Listing,
     ) -> Result<Listed> {
         let list = format!("subnet/{}/ip-address/", escape(subnet));
-        for _ in 0..READS {
-            listing.begin();
-            let (mut ids, mut counts) = (BTreeSet::new(), BTreeSet::new());
-            for number in 1.. {
-                let mut records = Vec::new();
-                let page = {
-                    let records = std::cell::RefCell::new(&mut records);
-                    self.page::<AddressJson>(
-                        &list,
-                        number,
-                        &mut |json, clock| {
-                            records.borrow_mut().push(json.record(Some(subnet), clock)?);
-                            Ok(())
-                        },
-                        &mut || records.borrow_mut().clear(),
-                    )?
-                };
-                let Some(page) = page else {
-                    if number == 1 {
-                        return self.prove_absent(subnet);
-                    }
-                    break;
-                };
-                if number == 1 {
-                    self.hints.remember_length(subnet, page.count, PAGE);
-                    if page.count > PAGE && !whole_records && self.hints.may_export() {
-                        return self.export(subnet, listing);
-                    }
-                }
-                counts.insert(page.count);
-                for record in records {
-                    if ids.insert(record.id.clone()) {
-                        listing.take(record);
-                    }
-                }
-                if page.is_last || number > page.count / PAGE + 1 {
-                    break;
+        let Self { client, hints, .. } = self;
+        let read = read_pages::<AddressJson>(client, &list, &mut |page| {
+            if page.number == 1 {
+                listing.begin();
+                hints.remember_length(subnet, page.count, PAGE);
+                if page.count > PAGE && !whole_records && hints.may_export() {
+                    return Ok(ControlFlow::Break(()));
                 }
             }
-            if counts.len() == 1 && counts.contains(&ids.len()) {
-                return Ok(Listed::All);
+            for json in page.elements {
+                listing.take(json.record(Some(subnet), page.clock)?);
             }
-            debug!("the list {list} changed while it was read");
+            Ok(ControlFlow::Continue(()))
+        })?;
+        match read {
+            PagesRead::All => Ok(Listed::All),
+            PagesRead::NoList => self.prove_absent(subnet),
+            PagesRead::Left => self.export(subnet, listing),
         }
-        let message = format!(
-            "OpenWISP: the records of subnet {subnet} changed {READS} times while they were read"
-        );
-        Err(Error::new(ErrorCode::TRY_AGAIN, message).advise(
-            "call again; with the right to add subnets, this delegate reads a long list in one request",
-        ))
     }
 
     /// Reads all records of a subnet at once, without their ids.
@@ -268,43 +189,16 @@ impl RecordServer for OpenWisp {
     }
 
     fn subnets(&mut self, _wanted: &str, each: &mut dyn FnMut(Subnet)) -> Result<()> {
-        let organization = self.organization.clone();
-        for _ in 0..READS {
-            let mut found = Vec::new();
-            // Pages without an order may show one subnet twice, and another not at all.
-            let (mut ids, mut counts) = (BTreeSet::new(), BTreeSet::new());
-            for number in 1.. {
-                let mut subnets: Vec<(String, Option<Subnet>)> = Vec::new();
-                let page = {
-                    let subnets = std::cell::RefCell::new(&mut subnets);
-                    self.page::<SubnetJson>(
-                        "subnet/",
-                        number,
-                        &mut |json, _| {
-                            let id = json.id.clone();
-                            subnets.borrow_mut().push((id, json.subnet(&organization)?));
-                            Ok(())
-                        },
-                        &mut || subnets.borrow_mut().clear(),
-                    )?
-                };
-                let Some(page) = page else { break };
-                for (id, subnet) in subnets {
-                    ids.insert(id);
-                    found.extend(subnet);
-                }
-                counts.insert(page.count);
-                if page.is_last || number > page.count / PAGE + 1 {
-                    break;
-                }
+        let mut found: Vec<SubnetJson> = Vec::new();
+        read_pages::<SubnetJson>(&mut self.client, "subnet/", &mut |page| {
+            if page.number == 1 {
+                found.clear();
             }
-            if counts.len() == 1 && counts.contains(&ids.len()) {
-                found.into_iter().for_each(each);
-                return Ok(());
-            }
-        }
-        Err(Error::new(ErrorCode::TRY_AGAIN, "OpenWISP: the subnets changed while they were read")
-            .advise("call again"))
+            found.extend(page.elements);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        seen_subnets(found, &self.organization)?.into_iter().for_each(each);
+        Ok(())
     }
 
     fn list(

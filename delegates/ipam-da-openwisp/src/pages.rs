@@ -1,0 +1,203 @@
+//! Lists that are read page by page.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::ops::ControlFlow;
+
+use ipam_kit::{Error, ErrorCode, Result};
+use ipam_servers::{HttpAnswer, Method, each_element};
+use log::debug;
+use serde::de::DeserializeOwned;
+
+use crate::answers::{Clock, PageEnd, check_absent, nonsense, parse};
+use crate::client::{ApiClient, Ask};
+
+/// How many elements a page has: the most that OpenWISP gives.
+pub(crate) const PAGE: usize = 100;
+
+/// The longest element of a list, in bytes.
+pub(crate) const ELEMENT: usize = 16 * 1024;
+
+/// How often a list that changes meanwhile is read.
+const PASSES: u32 = 8;
+
+/// An element of a list.
+pub(crate) trait Identified {
+    /// The server's id.
+    fn id(&self) -> &str;
+}
+
+/// A page of a list.
+pub(crate) struct ListPage<T> {
+    /// From 1. With the first page, the list begins anew.
+    pub(crate) number: usize,
+    pub(crate) elements: Vec<T>,
+    pub(crate) clock: Clock,
+    /// How many elements the whole list has.
+    pub(crate) count: usize,
+    is_last: bool,
+}
+
+/// The outcome of reading a list.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum PagesRead {
+    All,
+    /// The server has no such list.
+    NoList,
+    /// The receiver needs no more.
+    Left,
+}
+
+/// Reads a list, and passes each page to `each`: again from the first, until all elements were
+/// shown.
+///
+/// # Errors
+/// The server cannot be reached, or refuses. The list changes whenever it is read.
+pub(crate) fn read_pages<T: DeserializeOwned + Identified>(
+    client: &mut ApiClient,
+    list: &str,
+    each: &mut dyn FnMut(ListPage<T>) -> Result<ControlFlow<()>>,
+) -> Result<PagesRead> {
+    read_passes(list, |number| read_page(client, list, number), each)
+}
+
+/// A list of one page is one look at the database. While several pages are read, an element may
+/// move to a page that was read before. So a longer list counts if two passes in a row show the same
+/// elements, and as many as each page says.
+fn read_passes<T: Identified>(
+    list: &str,
+    mut read: impl FnMut(usize) -> Result<Option<ListPage<T>>>,
+    each: &mut dyn FnMut(ListPage<T>) -> Result<ControlFlow<()>>,
+) -> Result<PagesRead> {
+    let mut before: Option<BTreeSet<String>> = None;
+    for _ in 0..PASSES {
+        let (mut ids, mut counts) = (BTreeSet::new(), BTreeSet::new());
+        let mut pages = 0;
+        loop {
+            let Some(mut page) = read(pages + 1)? else {
+                if pages == 0 {
+                    return Ok(PagesRead::NoList);
+                }
+                break;
+            };
+            pages += 1;
+            page.elements.retain(|element| ids.insert(element.id().to_owned()));
+            counts.insert(page.count);
+            let is_last = page.is_last || pages > page.count / PAGE + 1;
+            if each(page)?.is_break() {
+                return Ok(PagesRead::Left);
+            }
+            if is_last {
+                break;
+            }
+        }
+        let agrees = counts.len() == 1 && counts.contains(&ids.len());
+        if agrees && (pages == 1 || before.as_ref() == Some(&ids)) {
+            return Ok(PagesRead::All);
+        }
+        before = Some(ids);
+    }
+    debug!("the list {list} changed in each of {PASSES} passes");
+    let message = format!("OpenWISP: the list {list} changed whenever it was read");
+    Err(Error::new(ErrorCode::TRY_AGAIN, message).advise(
+        "call again; with the right to add subnets, this delegate reads a long list of records in one request",
+    ))
+}
+
+/// Reads a page; `None` if the list or the page does not exist.
+fn read_page<T: DeserializeOwned>(
+    client: &mut ApiClient,
+    list: &str,
+    number: usize,
+) -> Result<Option<ListPage<T>>> {
+    let path = match number {
+        1 => format!("{list}?page_size={PAGE}"),
+        _ => format!("{list}?page_size={PAGE}&page={number}"),
+    };
+    let ask = Ask { method: Method::Get, path: &path, body: &[], ok: &[200, 404] };
+    client.read_with(ask, &mut |head: &HttpAnswer, body: &mut dyn Read| {
+        if head.status == 404 {
+            let mut answer = HttpAnswer::new(404, Vec::new());
+            body.take(ELEMENT as u64).read_to_end(&mut answer.body)?;
+            return Ok(check_absent(&answer, &path).map(|()| None));
+        }
+        let mut elements = Vec::new();
+        let rest = each_element(body, Some("results"), ELEMENT, |element| {
+            if elements.len() == PAGE {
+                return Err(nonsense(format!("a page of {list} has more than {PAGE} elements")));
+            }
+            elements.push(parse(element, &format!("an element of {list}"))?);
+            Ok(())
+        })?;
+        let page = rest.and_then(|rest| {
+            let PageEnd { count, next, .. } = parse(&rest, &format!("the list {list}"))?;
+            let clock = Clock::of(head);
+            Ok(Some(ListPage { number, elements, clock, count, is_last: next.is_none() }))
+        });
+        Ok(page)
+    })?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Identified for String {
+        fn id(&self) -> &str {
+            self
+        }
+    }
+
+    /// Reads a list with pages of two, of which each request shows another state: what was shown,
+    /// and how many requests that took.
+    fn read(states: &[&str]) -> (Result<PagesRead>, String, usize) {
+        let (mut requests, mut shown) = (0, String::new());
+        let outcome = read_passes::<String>(
+            "list",
+            |number| {
+                let state = states[requests.min(states.len() - 1)];
+                requests += 1;
+                let from = 2 * (number - 1);
+                if from > 0 && from >= state.len() {
+                    return Ok(None);
+                }
+                let end = state.len().min(from + 2);
+                let elements = state[from..end].chars().map(String::from).collect();
+                let clock = Clock::of(&HttpAnswer::new(200, Vec::new()));
+                let is_last = end == state.len();
+                Ok(Some(ListPage { number, elements, clock, count: state.len(), is_last }))
+            },
+            &mut |page| {
+                if page.number == 1 {
+                    shown.clear();
+                }
+                shown.extend(page.elements);
+                Ok(ControlFlow::Continue(()))
+            },
+        );
+        (outcome, shown, requests)
+    }
+
+    #[test]
+    fn a_list_of_one_page_is_read_once_and_a_longer_one_until_two_passes_agree() {
+        for (states, shown, requests) in [
+            (&["ab"][..], "ab", 1),
+            (&[""][..], "", 1),
+            (&["abcd"][..], "abcd", 4),
+            // One goes and one comes: c moves to the page that was read, and all counts agree.
+            (&["abcd", "bcde"][..], "bcde", 6),
+        ] {
+            let (outcome, found, sent) = read(states);
+            assert_eq!(outcome.unwrap(), PagesRead::All);
+            assert_eq!((&*found, sent), (shown, requests), "{states:?}");
+        }
+    }
+
+    #[test]
+    fn a_list_that_always_changes_is_error_11() {
+        let states: Vec<String> =
+            (0..100).map(|n: u8| format!("abc{}", char::from(b'A' + n % 26))).collect();
+        let states: Vec<&str> = states.iter().map(String::as_str).collect();
+        assert_eq!(read(&states).0.unwrap_err().code().number(), 11);
+    }
+}
