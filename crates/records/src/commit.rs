@@ -230,8 +230,7 @@ impl<S: RecordServer> RecordLedger<S> {
         subnet: &Subnet,
         address: IpAddr,
     ) -> Result<Option<Entry>> {
-        let watch =
-            Watch { owner: owner.clone(), names: BTreeSet::new(), addresses: [address].into() };
+        let watch = Watch { addresses: [address].into(), ..Watch::of(owner) };
         let sight = SubnetSight::look(&mut self.server, subnet, &watch, None)?;
         let record = sight.and_then(|mut sight| sight.watched.remove(&address));
         Ok(record.map(|record| self.entry(&record, subnet)))
@@ -249,14 +248,15 @@ impl<S: RecordServer> RecordLedger<S> {
         if self.rules.creates_once || made.is_empty() {
             return Ok(None);
         }
+        let held = change.keep.iter().chain(&change.leave).chain(&change.drop);
+        let held = held.filter_map(|lease| Some(Revision::read(lease)?.record(lease)));
+        let known = held.chain(made.iter().map(|made| made.record.clone()));
         let watch = Watch {
-            owner: owner.clone(),
             names: token.names.values().map(|mark| mark.hash.clone()).collect(),
-            addresses: BTreeSet::new(),
+            known: known.map(|record| (record.address, record)).collect(),
+            ..Watch::of(owner)
         };
-        let mut known: BTreeSet<String> = made.iter().map(|made| made.record.id.clone()).collect();
-        let others = change.keep.iter().chain(&change.leave).chain(&change.drop);
-        known.extend(others.filter_map(Revision::read).map(|revision| revision.id));
+        let known: BTreeSet<&String> = watch.known.values().map(|record| &record.id).collect();
         let subnets: BTreeSet<&String> = made.iter().map(|made| &made.subnet.id).collect();
         let mut met = Vec::new();
         for id in subnets {
@@ -340,13 +340,7 @@ impl<S: RecordServer> RecordLedger<S> {
             let name = lease.sticky.as_deref();
             let name = name.and_then(|name| Some((name, token.names.get(name)?)));
             let text = self.text(owner, name)?;
-            let record = AddressRecord {
-                id: revision.id.clone(),
-                address: lease.address.addr(),
-                text: text.clone(),
-                stamp: revision.stamp.clone(),
-                written: None,
-            };
+            let record = revision.clone().record(lease);
             let written = match self.server.write(&record, &text)? {
                 Rewritten::Done(written) => written,
                 Rewritten::Changed => return Ok(None),

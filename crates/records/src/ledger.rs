@@ -108,6 +108,18 @@ impl Revision {
         Self::deserialize(&lease.revision).ok()
     }
 
+    /// The record of a lease, as far as the lease has it.
+    pub(crate) fn record(self, lease: &Lease) -> AddressRecord {
+        let Self { id, stamp, .. } = self;
+        AddressRecord {
+            id,
+            address: lease.address.addr(),
+            text: String::new(),
+            stamp,
+            written: None,
+        }
+    }
+
     pub(crate) fn key(&self) -> (String, String) {
         (self.id.clone(), self.stamp.clone())
     }
@@ -124,13 +136,7 @@ impl RecordToken {
         let revision = Revision::read(lease).filter(|_| lease.sticky.is_none())?;
         let HeldGuard::Seen(seen) = &self.held else { return None };
         let is_seen = self.turn.is_locked() && seen.contains(&revision.key());
-        is_seen.then(|| AddressRecord {
-            id: revision.id,
-            address: lease.address.addr(),
-            text: String::new(),
-            stamp: revision.stamp,
-            written: None,
-        })
+        is_seen.then(|| revision.record(lease))
     }
 
     /// Whether a change says of all that the owner holds what becomes of it.

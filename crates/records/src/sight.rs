@@ -19,6 +19,16 @@ pub(crate) struct Watch {
     pub(crate) names: BTreeSet<String>,
     /// The addresses whose records are needed.
     pub(crate) addresses: BTreeSet<IpAddr>,
+    /// The owner's records that are known, by their addresses: a list need not show their ids.
+    pub(crate) known: BTreeMap<IpAddr, AddressRecord>,
+}
+
+impl Watch {
+    /// A look at an owner's records alone.
+    pub(crate) fn of(owner: &Owner) -> Self {
+        let (names, addresses, known) = Default::default();
+        Self { owner: owner.clone(), names, addresses, known }
+    }
 }
 
 /// A record with its mark.
@@ -114,6 +124,14 @@ impl SubnetSight {
             || self.watched.values().any(|record| record.id.is_empty())
     }
 
+    /// A record of the owner: the known one of its address, if the list does not show its id. Of
+    /// two records of an address, one may be known.
+    fn known_record(&self, record: AddressRecord) -> AddressRecord {
+        let known = self.watch.known.get(&record.address).filter(|_| record.id.is_empty());
+        let known = known.filter(|known| self.own.iter().all(|own| own.record.id != known.id));
+        known.cloned().unwrap_or(record)
+    }
+
     /// How many records an address has.
     pub(crate) fn count(&self, address: IpAddr) -> usize {
         match self.several.get(&address) {
@@ -173,7 +191,8 @@ impl Listing for SubnetSight {
         let bears_watched = marked.mark.is_of_network(&owner.scope)
             && marked.mark.sticky.as_ref().is_some_and(|sticky| names.contains(&sticky.hash));
         if marked.mark.is_of(owner) {
-            self.own.push(marked);
+            let record = self.known_record(marked.record);
+            self.own.push(Marked { record, ..marked });
         } else if bears_watched {
             self.named.push(marked);
         } else if marked.mark.holder.is_none() {
@@ -216,7 +235,7 @@ mod tests {
             refusal: None,
         };
         let names = [sticky_hash("lan", "web")].into();
-        let watch = Watch { owner: owner("c1"), names, addresses: [ip(9)].into() };
+        let watch = Watch { names, addresses: [ip(9)].into(), ..Watch::of(&owner("c1")) };
         SubnetSight::new(&subnet, &watch)
     }
 
@@ -286,6 +305,17 @@ mod tests {
                 "{records:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_list_without_ids_is_enough_where_the_owners_records_are_known() {
+        let mut sight = sight();
+        sight.watch.known = [(ip(2), record(2, text("c1", None)))].into();
+        let shown = || AddressRecord { id: String::new(), ..record(2, text("c1", None)) };
+        sight.take(shown());
+        assert!(sight.own[0].record.id == "id-2" && !sight.needs_whole_records());
+        sight.take(shown());
+        assert!(sight.needs_whole_records(), "the second one is not known");
     }
 
     #[test]

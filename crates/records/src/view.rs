@@ -61,8 +61,7 @@ impl<S: RecordServer> RecordLedger<S> {
         for subnet in self.subnets_of_network()? {
             subnets.insert(subnet.id.clone(), subnet);
         }
-        let watch =
-            Watch { owner: owner.clone(), names: BTreeSet::new(), addresses: BTreeSet::new() };
+        let watch = Watch::of(owner);
         let (mut sights, mut held) = (Vec::new(), Vec::new());
         for subnet in subnets.into_values() {
             let sight = SubnetSight::look(&mut self.server, &subnet, &watch, None)?;
@@ -120,9 +119,9 @@ impl<S: RecordServer> RecordLedger<S> {
         }
         let names: BTreeMap<String, NameMark> = names(owner, requests);
         let watch = Watch {
-            owner: owner.clone(),
             names: names.values().map(|mark| mark.hash.clone()).collect(),
             addresses: requests.iter().filter_map(|request| request.requested).collect(),
+            ..Watch::of(owner)
         };
         let mut sights = Vec::new();
         for subnet in subnets.into_values() {

@@ -51,6 +51,18 @@ fn verbs_take_as_few_requests_however_many_addresses_are_held() {
 }
 
 #[test]
+fn a_long_subnet_costs_as_much_where_it_may_be_exported() {
+    let site = Site::new();
+    let relay = Relay::to(&site.server.endpoint());
+    let node = site.node_at(&format!("http://{}", relay.endpoint()));
+    let held = (10..160).map(|host| (site.host(host), "of others"));
+    site.server.records_of(&site.subnet, held);
+    // The first list shows that it is long.
+    node.add("first");
+    assert_eq!(costs(&relay, &node), BEST);
+}
+
+#[test]
 fn a_repeated_add_takes_two_requests() {
     let site = Site::new();
     let relay = Relay::to(&site.server.endpoint());
