@@ -37,6 +37,8 @@ enum Refused {
     Met(Vec<Taken>),
     /// An entry to replace has changed.
     Changed,
+    /// What the owner holds has changed.
+    Outdated,
     Full(usize),
     Unknown,
 }
@@ -59,32 +61,16 @@ impl<S: RecordServer> RecordLedger<S> {
         change: &Change<'_>,
     ) -> Result<Commit<RecordToken>> {
         let before = token.turn.note().cloned();
-        let mut made = Vec::new();
-        let refused = match self.claim_all(owner, &mut token, change, &mut made) {
-            Ok(None) => self.confirm_all(owner, &token, change, &made),
-            refused => refused,
-        };
-        let refused = match refused {
+        let (mut made, mut kept) = (Vec::new(), Vec::new());
+        match self.change_all(owner, &mut token, change, &mut made, &mut kept) {
+            Ok(None) => {}
             Err(error) => return Err(error.and(self.withdraw(&made).err())),
             // What was made is the owner's, and the next view shows it.
             Ok(Some(Refused::Unknown)) => return Ok(Commit::Unknown),
-            Ok(refused) => refused,
-        };
-        if let Some(refused) = refused {
-            self.withdraw(&made)?;
-            restore(&mut token, before, self.has_unknown);
-            return self.lost(owner, refused);
-        }
-        let Some(kept) = self.keep_all(owner, &token, change)? else {
-            self.withdraw(&made)?;
-            restore(&mut token, before, self.has_unknown);
-            self.trusts_notes = false;
-            return Ok(Commit::Lost { taken: Vec::new(), view: None });
-        };
-        for lease in &change.drop {
-            if !self.release_lease(owner, lease)? {
-                self.trusts_notes = false;
-                return Ok(Commit::Lost { taken: Vec::new(), view: None });
+            Ok(Some(refused)) => {
+                self.withdraw(&made)?;
+                restore(&mut token, before, self.has_unknown);
+                return self.lost(owner, refused);
             }
         }
         let mut claimed = Vec::new();
@@ -96,6 +82,32 @@ impl<S: RecordServer> RecordLedger<S> {
         }
         self.note_all(owner, &mut token, before.as_ref(), change, &kept, &claimed, &made);
         Ok(Commit::Done { kept, claimed })
+    }
+
+    /// Claims, then confirms, then writes the leases that stay again, then releases.
+    fn change_all(
+        &mut self,
+        owner: &Owner,
+        token: &mut RecordToken,
+        change: &Change<'_>,
+        made: &mut Vec<Made>,
+        kept: &mut Vec<Lease>,
+    ) -> Result<Option<Refused>> {
+        if let Some(refused) = self.claim_all(owner, token, change, made)? {
+            return Ok(Some(refused));
+        }
+        if let Some(refused) = self.confirm_all(owner, token, change, made)? {
+            return Ok(Some(refused));
+        }
+        if let Some(refused) = self.keep_all(owner, token, change, kept)? {
+            return Ok(Some(refused));
+        }
+        for lease in &change.drop {
+            if !self.release_lease(owner, lease)? {
+                return Ok(Some(Refused::Outdated));
+            }
+        }
+        Ok(None)
     }
 
     /// Makes a record for each claim, those of kept addresses last: an earlier claim may fail, and a
@@ -288,6 +300,10 @@ impl<S: RecordServer> RecordLedger<S> {
             Refused::Full(claim) => return Ok(Commit::Full { claim }),
             Refused::Unknown => return Ok(Commit::Unknown),
             Refused::Changed => Vec::new(),
+            Refused::Outdated => {
+                self.trusts_notes = false;
+                Vec::new()
+            }
             Refused::Taken(taken) => taken,
             Refused::Met(met) => {
                 self.memory.remember_meeting();
@@ -327,37 +343,42 @@ impl<S: RecordServer> RecordLedger<S> {
         Err(contradicts::<S>(format!("the record of {missing} was made, and no list shows it")))
     }
 
-    /// Writes the leases that stay again; `None` if one has changed.
+    /// Writes the leases that stay again.
     fn keep_all(
         &mut self,
         owner: &Owner,
         token: &RecordToken,
         change: &Change<'_>,
-    ) -> Result<Option<Vec<Lease>>> {
-        let mut kept = Vec::new();
+        kept: &mut Vec<Lease>,
+    ) -> Result<Option<Refused>> {
         for lease in &change.keep {
-            let Some(revision) = Revision::read(lease) else { return Ok(None) };
+            let Some(revision) = Revision::read(lease) else {
+                return Ok(Some(Refused::Outdated));
+            };
             let name = lease.sticky.as_deref();
             let name = name.and_then(|name| Some((name, token.names.get(name)?)));
             let text = self.text(owner, name)?;
             let record = revision.clone().record(lease);
             let written = match self.server.write(&record, &text)? {
-                Rewritten::Done(written) => written,
-                Rewritten::Changed => return Ok(None),
+                Rewritten::Done(written) => Some(written),
+                Rewritten::Changed => None,
                 Rewritten::Unknown => {
                     self.has_unknown = true;
                     let read = self.server.read(&revision.id)?;
-                    let Some(read) = read.filter(|read| read.text == text) else { return Ok(None) };
-                    read
+                    // The text may be as before, and the request may come later.
+                    if read.as_ref().is_some_and(|read| read.stamp == record.stamp) {
+                        return Ok(Some(Refused::Unknown));
+                    }
+                    read.filter(|read| read.text == text)
                 }
             };
-            if written.address != record.address {
-                return Ok(None);
-            }
+            let Some(written) = written.filter(|written| written.address == record.address) else {
+                return Ok(Some(Refused::Outdated));
+            };
             let revision = Revision::of(&written, &revision.subnet).to_json();
             kept.push(Lease { revision, ..lease.clone() });
         }
-        Ok(Some(kept))
+        Ok(None)
     }
 
     /// Deletes the records that this change has made.

@@ -31,14 +31,20 @@ impl<S: RecordServer> RecordLedger<S> {
             }
         }
         if read.len() + seen.len() < change.drop.len() {
-            self.trusts_notes = false;
-            return Ok(Commit::Lost { taken: Vec::new(), view: None });
+            return Ok(self.outdated());
         }
         for marked in &read {
-            self.end(&owner.scope, marked)?;
+            if !self.end_surely(owner, marked.clone())? {
+                return Ok(self.outdated());
+            }
         }
         for record in &seen {
-            self.delete_surely(record)?;
+            if !self.delete_surely(record)?
+                && let Some(marked) = self.read_own_mark(owner, &record.id)?
+                && !self.end_surely(owner, marked)?
+            {
+                return Ok(self.outdated());
+            }
         }
         let ids: Vec<&String> =
             read.iter().map(|it| &it.record).chain(&seen).map(|it| &it.id).collect();
@@ -54,38 +60,66 @@ impl<S: RecordServer> RecordLedger<S> {
         Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() })
     }
 
+    /// The outcome of a release of what has changed since it was seen.
+    fn outdated(&mut self) -> Commit<RecordToken> {
+        self.trusts_notes = false;
+        Commit::Lost { taken: Vec::new(), view: None }
+    }
+
     /// Releases a lease as it was seen; false if it has changed.
     pub(crate) fn release_lease(&mut self, owner: &Owner, lease: &Lease) -> Result<bool> {
         match self.read_same(owner, lease)? {
             None => Ok(false),
-            Some(marked) => self.end(&owner.scope, &marked).map(|()| true),
+            Some(marked) => self.end_surely(owner, marked),
         }
     }
 
     /// The record of a lease, if it is the owner's and in the same state.
     fn read_same(&mut self, owner: &Owner, lease: &Lease) -> Result<Option<Marked>> {
         let Some(revision) = Revision::read(lease) else { return Ok(None) };
-        let Some(record) = self.server.read(&revision.id)? else { return Ok(None) };
+        let marked = self.read_own_mark(owner, &revision.id)?;
+        Ok(marked.filter(|marked| marked.record.stamp == revision.stamp))
+    }
+
+    /// A record, if it is the owner's.
+    fn read_own_mark(&mut self, owner: &Owner, id: &str) -> Result<Option<Marked>> {
+        let Some(record) = self.server.read(id)? else { return Ok(None) };
         let mark = OwnerMark::parse(&record.text).and_then(Result::ok);
-        let mark = mark.filter(|mark| mark.is_of(owner) && record.stamp == revision.stamp);
+        let mark = mark.filter(|mark| mark.is_of(owner));
         Ok(mark.map(|mark| Marked { record, mark }))
     }
 
+    /// Ends the hold of an owner in its turn, also if a person changes the record meanwhile; false
+    /// if it changes again and again.
+    fn end_surely(&mut self, owner: &Owner, mut marked: Marked) -> Result<bool> {
+        for _ in 0..TRIES {
+            if self.end(&owner.scope, &marked)? {
+                return Ok(true);
+            }
+            match self.read_own_mark(owner, &marked.record.id)? {
+                None => return Ok(true),
+                Some(again) => marked = again,
+            }
+        }
+        Ok(false)
+    }
+
     /// Ends the hold of a record's owner: the address stays with its name for the name's time, or is
-    /// free.
-    fn end(&mut self, scope: &Scope, marked: &Marked) -> Result<()> {
+    /// free. False if the record has changed since it was read, and stays.
+    fn end(&mut self, scope: &Scope, marked: &Marked) -> Result<bool> {
         let Marked { record, mark } = marked;
         self.memory.forget_record(&record.id);
         let is_named = mark.sticky.as_ref().is_some_and(|sticky| sticky.minutes > 0);
         let kept = is_named.then(|| mark.kept_text(scope, self.rules.longest_text)).flatten();
         if let Some(text) = kept {
             match self.server.write(record, &text)? {
-                Rewritten::Done(_) | Rewritten::Changed => return Ok(()),
+                Rewritten::Done(_) => return Ok(true),
+                Rewritten::Changed => return Ok(false),
                 // The name may lose its address, and no owner is left behind.
                 Rewritten::Unknown => {}
             }
         }
-        self.delete_surely(record).map(drop)
+        self.delete_surely(record)
     }
 
     /// Deletes a record, and makes sure; false if it has changed since it was read, and stays.
@@ -139,12 +173,14 @@ impl<S: RecordServer> RecordLedger<S> {
         };
         let Some(record) = self.read_entry(entry)? else { return Ok(false) };
         let mark = OwnerMark::parse(&record.text).and_then(Result::ok);
-        match (mark, &owner) {
+        let is_released = match (mark, &owner) {
             (Some(mark), Some(owner)) => {
-                let scope = owner.scope.clone();
-                self.end(&scope, &Marked { record: record.clone(), mark })?;
+                self.end(&owner.scope, &Marked { record: record.clone(), mark })?
             }
-            _ => drop(self.delete_surely(&record)?),
+            _ => self.delete_surely(&record)?,
+        };
+        if !is_released {
+            return Ok(false);
         }
         if let Some(turn) = &mut turn
             && let Some(mut note) = turn.note().cloned()

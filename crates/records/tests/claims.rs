@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{Fake, Kind, Lost, Store};
+use common::{Fake, Kind, Lost, Store, Unwritten};
 use ipam_kit::allocate::Allocate;
 use ipam_kit::cni::Environment;
 use ipam_kit::delegate::{Reply, answer};
@@ -215,6 +215,42 @@ fn a_confirmed_record_stays_while_another_call_tries_its_address() {
         AddressRecord { id: "twin".into(), text: record.text.replace("/c1/", "/c2/"), ..record };
     node.store.state().records.values_mut().next().unwrap().push(twin);
     assert_eq!(node.add("c1", pool()).unwrap(), address);
+}
+
+fn named() -> Value {
+    json!({"ranges": [{"subnet": "10.1.2.0/29"}], "sticky": "web", "keep": "1h"})
+}
+
+#[test]
+fn a_record_that_changed_while_it_was_released_is_released_all_the_same() {
+    let node = Node::new(Kind::default());
+    let address = node.add("c1", named()).unwrap();
+    node.store.state().unwritten.push_back(Unwritten::Changed);
+    node.del("c1");
+    // It is kept for its name alone.
+    assert_eq!(node.add("c2", named()).unwrap(), address);
+}
+
+#[test]
+fn a_record_whose_time_was_not_written_is_written_again() {
+    let node = Node::new(Kind::default());
+    node.add("c1", pool()).unwrap();
+    let stamp = |node: &Node| node.store.state().records["lan|10.1.2.0/29|"][0].stamp.clone();
+    let before = stamp(&node);
+    node.store.state().unwritten.push_back(Unwritten::Unknown);
+    node.add("c1", pool()).unwrap();
+    assert_ne!(stamp(&node), before);
+}
+
+#[test]
+fn claims_are_withdrawn_if_what_stays_cannot_be_written() {
+    let node = Node::new(Kind::default());
+    let other = json!({"ranges": [{"subnet": "10.1.3.0/29"}]});
+    let address = node.add("c1", pool()).unwrap();
+    node.store.state().unwritten.push_back(Unwritten::Refused);
+    let reply = node.call("ADD", "c1", json!([pool(), other]), json!({}));
+    assert_ne!(reply.exit, 0);
+    assert!(node.recorded().len() == 1 && address.starts_with(&node.recorded()[0]));
 }
 
 #[test]

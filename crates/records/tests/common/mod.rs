@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use ipam_kit::cni::address;
 use ipam_kit::keys::Key;
-use ipam_kit::{Request, Result};
+use ipam_kit::{Error, ErrorCode, Request, Result};
 use ipam_records::RecordServer;
 use ipam_records::server::{
     AddressRecord, Created, Deleted, ListQuery, Listed, Listing, Rewritten, ServerRules, Subnet,
@@ -42,6 +42,17 @@ pub enum Lost {
     Late,
 }
 
+/// What becomes of the next request that writes a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwritten {
+    /// No answer comes, and the record is as it was.
+    Unknown,
+    /// Another client writes the record first, and the condition fails.
+    Changed,
+    /// The server refuses it.
+    Refused,
+}
+
 /// A call of the test, with the address that is being claimed.
 pub type Between = Box<dyn FnOnce(IpAddr) + Send>;
 
@@ -52,6 +63,7 @@ pub struct State {
     next: u64,
     pub requests: Vec<String>,
     pub lost: VecDeque<Lost>,
+    pub unwritten: VecDeque<Unwritten>,
     late: Vec<(String, IpAddr, String)>,
     /// Called before the next record is made, after its server has looked.
     pub between: VecDeque<Between>,
@@ -273,7 +285,17 @@ impl RecordServer for Fake {
         let mut state = self.store.state();
         state.next += 1;
         let stamp = format!("s{}", state.next);
+        let unwritten = state.unwritten.pop_front();
         let Some(found) = state.find(&record.id) else { return Ok(Rewritten::Changed) };
+        match unwritten {
+            Some(Unwritten::Unknown) => return Ok(Rewritten::Unknown),
+            Some(Unwritten::Refused) => return Err(Error::new(ErrorCode::BACKEND, "refused")),
+            Some(Unwritten::Changed) => {
+                found.stamp = stamp;
+                return Ok(Rewritten::Changed);
+            }
+            None => {}
+        }
         found.text = text.to_owned();
         found.stamp = stamp;
         found.written = Some(SystemTime::now());
