@@ -14,7 +14,7 @@ use ipam_kit::{Error, ErrorCode, Result};
 use log::debug;
 
 use crate::ledger::{RecordLedger, RecordToken, Revision, contradicts};
-use crate::mark::NameMark;
+use crate::mark::{NameMark, NotedOwner};
 use crate::memory::RecordNote;
 use crate::owner_file::{Attempt, NotedRecord, OwnerRecords};
 use crate::pools::SubnetPool;
@@ -64,7 +64,13 @@ impl<S: RecordServer> RecordLedger<S> {
         let (mut made, mut kept) = (Vec::new(), Vec::new());
         match self.change_all(owner, &mut token, change, &mut made, &mut kept) {
             Ok(None) => {}
-            Err(error) => return Err(error.and(self.withdraw(&made).err())),
+            Err(error) => {
+                let withdrawn = self.withdraw(&made);
+                if withdrawn.is_ok() {
+                    restore(&mut token, before, self.has_unknown);
+                }
+                return Err(error.and(withdrawn.err()));
+            }
             // What was made is the owner's, and the next view shows it.
             Ok(Some(Refused::Unknown)) => return Ok(Commit::Unknown),
             Ok(Some(refused)) => {
@@ -195,7 +201,9 @@ impl<S: RecordServer> RecordLedger<S> {
                     self.memory.remember_meeting();
                 }
                 let addresses: Vec<IpAddr> = address.into_iter().collect();
-                return self.taken(owner, &pool, index, &addresses).map(Some);
+                let refused = self.taken(owner, &pool, index, &addresses)?;
+                self.check_shown(claim, &subnet, &refused)?;
+                return Ok(Some(refused));
             }
         };
         let chosen = record.address;
@@ -233,6 +241,27 @@ impl<S: RecordServer> RecordLedger<S> {
         let taken = addresses.iter();
         let taken = taken.map(|address| Taken { claim, address: *address, holder: holder.clone() });
         Ok(Refused::Taken(taken.collect()))
+    }
+
+    /// Fails if the server refuses addresses again and again of which it shows no record: a subnet
+    /// around this one has them, or one inside of it. A record may also go before it is looked for.
+    fn check_shown(&mut self, claim: &Claim<'_>, subnet: &Subnet, refused: &Refused) -> Result<()> {
+        let Refused::Taken(taken) = refused else { return Ok(()) };
+        let Some(hidden) = taken.iter().find(|it| it.holder.is_none()) else { return Ok(()) };
+        self.hidden += 1;
+        let most = if claim.request.requested.is_some() { 2 } else { CLASHES };
+        if self.hidden < most {
+            return Ok(());
+        }
+        let message = format!(
+            "{} refuses {} as used, and shows no record of it in {}: a related subnet has one",
+            S::NAME,
+            hidden.address,
+            subnet.cidr
+        );
+        Err(Error::new(ErrorCode::TAKEN, message).at(&claim.request.path).advise(
+            "delete the record in the subnet around this one or inside of it, or exclude the address from the pool",
+        ))
     }
 
     /// The entry of an address.
@@ -431,11 +460,8 @@ impl<S: RecordServer> RecordLedger<S> {
         };
         let latest = made.iter().map(|made| {
             let AddressRecord { id, address, .. } = &made.record;
-            let note = RecordNote {
-                id: id.clone(),
-                address: *address,
-                owner: format!("{}/{}", owner.container, owner.ifname),
-            };
+            let note =
+                RecordNote { id: id.clone(), address: *address, owner: NotedOwner::of(owner) };
             (made.subnet.id.clone(), note)
         });
         let latest: Vec<_> = latest.collect();

@@ -43,6 +43,8 @@ pub struct RecordLedger<S> {
     pub(crate) has_unknown: bool,
     /// How often a claim of this call met another one at its address.
     pub(crate) clashes: u32,
+    /// How often the server refused an address as used, and showed no record of it.
+    pub(crate) hidden: u32,
     /// The lock of the node's first claim, if it is this one.
     first: Option<File>,
 }
@@ -55,6 +57,8 @@ pub(crate) struct RecordCall {
     pub(crate) node: Option<String>,
     /// Whether the call takes addresses.
     pub(crate) claims: bool,
+    /// Whether the call ends what an owner holds.
+    pub(crate) releases: bool,
     /// The pod, for the text of a record.
     pod: String,
     /// The files of owners.
@@ -173,16 +177,23 @@ impl<S: RecordServer> RecordLedger<S> {
 
     /// The text of an owner's record.
     pub(crate) fn text(&self, owner: &Owner, name: Option<(&str, &NameMark)>) -> Result<String> {
-        let tail = match (&*self.call.pod, name) {
-            ("", Some((name, _))) => name,
-            (pod, _) => pod,
-        };
+        let tail = name.map_or(&*self.call.pod, |(name, _)| name);
         OwnerMark::text_of(owner, name.map(|(_, mark)| mark), tail, self.rules.longest_text)
     }
 
     /// Fails on ADD and STATUS if the server was seen to be restored.
     pub(crate) fn check_not_restored(&self) -> Result<()> {
         self.memory.check_not_restored(S::NAME)
+    }
+
+    /// Fails if an ADD would fail: for the first time on this node with a proof of each right.
+    pub(crate) fn prove_rights(&mut self) -> Result<()> {
+        match self.memory.had_rights() {
+            true => self.server.ready()?,
+            false => self.server.check_rights()?,
+        }
+        self.memory.remember_rights();
+        Ok(())
     }
 
     /// Whether this claim is the first of those that the node makes at the same time, and so the one
@@ -236,6 +247,7 @@ impl<S: RecordServer> Ledger for RecordLedger<S> {
                 network: request.network.name().clone(),
                 node: scope(request).ok().map(|scope| scope.node),
                 claims: request.verb == Verb::Add,
+                releases: request.verb == Verb::Del,
                 pod,
                 owners: folder.join("owners"),
                 pools: pools.flatten().collect(),
@@ -244,6 +256,7 @@ impl<S: RecordServer> Ledger for RecordLedger<S> {
             trusts_notes: true,
             has_unknown: false,
             clashes: 0,
+            hidden: 0,
             first: None,
         })
     }
@@ -294,7 +307,7 @@ impl<S: RecordServer> Ledger for RecordLedger<S> {
 
     fn ready(&mut self) -> Result<()> {
         self.check_not_restored()?;
-        self.server.ready()
+        self.prove_rights()
     }
 
     fn accept(&mut self) -> Result<bool> {

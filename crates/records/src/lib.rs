@@ -27,4 +27,5 @@ mod sight;
 mod view;
 
 pub use ledger::{RecordLedger, RecordToken};
+pub use mark::short_hash;
 pub use server::RecordServer;

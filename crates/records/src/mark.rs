@@ -3,6 +3,7 @@
 //! `ipd:NODE/NETWORK/CONTAINER/IFNAME TAIL`, and `ipd:NODE/NETWORK@NAME+KEEP/CONTAINER/IFNAME TAIL`
 //! with a sticky name. An address that is kept for its name has neither container nor interface.
 
+use std::fmt;
 use std::time::Duration;
 
 use base64::Engine;
@@ -11,6 +12,7 @@ use ipam_kit::allocate::ledger::Holder;
 use ipam_kit::allocate::{Owner, Scope};
 use ipam_kit::{Error, ErrorCode, Result};
 use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
 
 /// The beginning of each text that is ours.
 pub(crate) const PREFIX: &str = "ipd:";
@@ -26,6 +28,32 @@ pub(crate) struct OwnerMark {
     pub(crate) holder: Option<(String, String)>,
     /// The rest of the text, for people: the end of the pod's name.
     pub(crate) tail: String,
+}
+
+/// An owner in the node's memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NotedOwner {
+    node: String,
+    network: String,
+    container: String,
+    ifname: String,
+}
+
+impl NotedOwner {
+    pub(crate) fn of(owner: &Owner) -> Self {
+        Self {
+            node: owner.scope.node.clone(),
+            network: owner.scope.network.to_string(),
+            container: owner.container.to_string(),
+            ifname: owner.ifname.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for NotedOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.container, self.ifname)
+    }
 }
 
 /// A sticky name as a record has it.
@@ -156,10 +184,14 @@ impl OwnerMark {
     }
 
     pub(crate) fn is_of(&self, owner: &Owner) -> bool {
+        self.is_of_noted(&NotedOwner::of(owner))
+    }
+
+    pub(crate) fn is_of_noted(&self, owner: &NotedOwner) -> bool {
         let is_holder = self.holder.as_ref().is_some_and(|(container, ifname)| {
-            container == owner.container.as_str() && ifname == owner.ifname.as_str()
+            *container == owner.container && *ifname == owner.ifname
         });
-        is_holder && self.is_of_node(&owner.scope.node) && self.is_of_network(&owner.scope)
+        is_holder && self.node.is(&owner.node) && self.network.is(&owner.network)
     }
 
     /// The holder as a scan of this network shows it. `node` is the name of a node whose hash the mark
@@ -305,7 +337,8 @@ pub(crate) fn sticky_hash(network: &str, name: &str) -> String {
     URL_SAFE_NO_PAD.encode(&hash.as_ref()[..8])
 }
 
-pub(crate) fn short_hash(name: &str) -> String {
+/// A hash of 64 bits, in 11 characters that a file name may have.
+pub fn short_hash(name: &str) -> String {
     URL_SAFE_NO_PAD.encode(&digest(&SHA256, name.as_bytes()).as_ref()[..6])
 }
 

@@ -9,6 +9,7 @@ use ipam_kit::allocate::owner_index::now;
 use ipam_kit::allocate::store_memory::{StoreMemory, untrusted};
 use serde::{Deserialize, Serialize};
 
+use crate::mark::NotedOwner;
 use crate::server::Subnet;
 
 /// The memory of a server: pools by name, the subnets that networks have used, and this node's
@@ -53,8 +54,7 @@ struct SubnetNote {
 pub(crate) struct RecordNote {
     pub(crate) id: String,
     pub(crate) address: IpAddr,
-    /// The owner in words.
-    pub(crate) owner: String,
+    pub(crate) owner: NotedOwner,
 }
 
 /// For how long a pool's subnet counts, and the rights of a claim, in milliseconds.
@@ -89,6 +89,11 @@ impl SiteMemory {
     /// Whether the server has lately shown the rights of a claim.
     pub(crate) fn has_rights(&self) -> bool {
         self.store.record().rights.is_some_and(|shown| now().abs_diff(shown) < POOL)
+    }
+
+    /// Whether the server has ever shown the rights of a claim.
+    pub(crate) fn had_rights(&self) -> bool {
+        self.store.record().rights.is_some()
     }
 
     pub(crate) fn remember_rights(&mut self) {
@@ -161,6 +166,11 @@ impl SiteMemory {
         self.store.record().latest.get(subnet)?.last()
     }
 
+    /// The latest records of this node in a subnet.
+    pub(crate) fn latest_in(&self, subnet: &str) -> Vec<RecordNote> {
+        self.store.record().latest.get(subnet).cloned().unwrap_or_default()
+    }
+
     pub(crate) fn remember_records(&mut self, records: &[(String, RecordNote)]) {
         self.store.remember(|record| {
             for (subnet, note) in records {
@@ -230,6 +240,9 @@ fn restored(server: &str, sight: &str) -> ipam_kit::Error {
 
 #[cfg(test)]
 mod tests {
+    use ipam_kit::allocate::{Owner, Scope};
+    use ipam_kit::cni::{ContainerId, IfName, NetworkName};
+
     use super::*;
 
     fn memory(folder: &tempfile::TempDir, is_trusting: bool) -> SiteMemory {
@@ -258,10 +271,16 @@ mod tests {
     #[test]
     fn a_restored_server_is_refused_until_it_is_accepted() {
         let folder = tempfile::tempdir().unwrap();
+        let owner = Owner {
+            scope: Scope { node: "n".into(), network: NetworkName::parse("lan").unwrap() },
+            container: ContainerId::parse("c1").unwrap(),
+            ifname: IfName::parse("eth0").unwrap(),
+        };
+        let owner = NotedOwner::of(&owner);
         let note = |id: &str| RecordNote {
             id: id.into(),
             address: [10, 0, 0, 2].into(),
-            owner: "c1/eth0".into(),
+            owner: owner.clone(),
         };
         let records = ["1", "2"].map(|id| ("7".to_owned(), note(id)));
         memory(&folder, false).remember_records(&records);

@@ -115,6 +115,8 @@ impl OwnerFile {
             && let Err(error) = write_note(file, &note)
         {
             warn!("cannot write {}: {error}", self.path.display());
+            // What it said before may be wrong now.
+            let _ = file.set_len(0);
         }
         self.note = Some(note);
     }

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
-use ipam_kit::Result;
 use ipam_kit::allocate::Lease;
 use ipam_kit::allocate::ledger::{Entry, Fault};
+use ipam_kit::{ErrorCode, Result};
 use ipnet::IpNet;
 
 use crate::ledger::{RecordLedger, Revision};
 use crate::mark::{OwnerMark, PREFIX};
+use crate::pools;
 use crate::server::{AddressRecord, ListQuery, Listed, Listing, RecordServer, Subnet};
 
 /// Receives the records of a subnet that a filter lets through.
@@ -100,7 +101,21 @@ impl<S: RecordServer> RecordLedger<S> {
     /// Faults of records, rights and settings, in words.
     pub(crate) fn find_faults(&mut self) -> Result<Vec<String>> {
         let mut found = self.server.findings()?;
+        let mut pools: BTreeMap<String, usize> = BTreeMap::new();
+        for request in self.call.pools.clone() {
+            match pools::find(&mut self.server, &mut self.memory, &request) {
+                Ok(pool) => {
+                    pool.subnets.into_iter().for_each(|it| *pools.entry(it.id).or_default() += 1);
+                }
+                Err(error) if error.code() == ErrorCode::INVALID_CONFIG => {
+                    found.push(error.in_full());
+                }
+                Err(error) => return Err(error),
+            }
+        }
         for subnet in self.subnets_of_network()? {
+            // An owner has one record for each pool.
+            let most = pools.get(&subnet.id).copied().unwrap_or(1);
             let mut listing = Collected { records: Vec::new(), filter: |_: &AddressRecord| true };
             let query = ListQuery { text: None, whole_records: true };
             self.server.list(&subnet.id, query, &mut listing)?;
@@ -127,7 +142,7 @@ impl<S: RecordServer> RecordLedger<S> {
                 let count = records.len();
                 found.push(format!("{address} has {count} records: {}", held.join("; ")));
             }
-            for (head, records) in owners.iter().filter(|(_, records)| records.len() > 1) {
+            for (head, records) in owners.iter().filter(|(_, records)| records.len() > most) {
                 let held: Vec<String> =
                     records.iter().map(|record| record.address.to_string()).collect();
                 found.push(format!(

@@ -83,19 +83,20 @@ pub trait RecordServer: Sized {
     /// The record is certainly not deleted, and waiting does not help.
     fn delete(&mut self, record: &AddressRecord) -> Result<Deleted>;
 
-    /// Fails if an ADD would fail, by one request.
+    /// Fails if an ADD would fail, by one request. A node asks on STATUS, and before a claim once in
+    /// five minutes.
     ///
     /// # Errors
     /// The server cannot be reached, or refuses.
     fn ready(&mut self) -> Result<()>;
 
-    /// Fails if records that a claim makes could not be written and deleted again. A node asks
-    /// before a claim, once in five minutes.
+    /// Fails if records that a claim makes could not be read, written and deleted again. A node asks
+    /// before its first claim, and instead of its first [`Self::ready`].
     ///
     /// # Errors
     /// A right is missing. The server cannot be reached.
     fn check_rights(&mut self) -> Result<()> {
-        Ok(())
+        self.ready()
     }
 
     /// Faults of the settings and rights, for `lint`.

@@ -9,6 +9,7 @@ use ipam_kit::allocate::Owner;
 use ipam_kit::host::is_old;
 
 use crate::mark::OwnerMark;
+use crate::memory::RecordNote;
 use crate::server::{AddressRecord, ListQuery, Listed, Listing, RecordServer, Subnet};
 
 /// The subjects of a look at a subnet, beside the addresses in use.
@@ -19,6 +20,8 @@ pub(crate) struct Watch {
     pub(crate) names: BTreeSet<String>,
     /// The addresses whose records are needed.
     pub(crate) addresses: BTreeSet<IpAddr>,
+    /// The latest records of this node, to see whether another owner has their addresses.
+    pub(crate) latest: Vec<RecordNote>,
     /// The owner's records that are known, by their addresses: a list need not show their ids.
     pub(crate) known: BTreeMap<IpAddr, AddressRecord>,
 }
@@ -26,8 +29,8 @@ pub(crate) struct Watch {
 impl Watch {
     /// A look at an owner's records alone.
     pub(crate) fn of(owner: &Owner) -> Self {
-        let (names, addresses, known) = Default::default();
-        Self { owner: owner.clone(), names, addresses, known }
+        let (names, addresses, latest, known) = Default::default();
+        Self { owner: owner.clone(), names, addresses, latest, known }
     }
 }
 
@@ -55,6 +58,8 @@ pub(crate) struct SubnetSight {
     pub(crate) named: Vec<Marked>,
     /// The records of watched addresses.
     pub(crate) watched: BTreeMap<IpAddr, AddressRecord>,
+    /// The addresses of latest records that their owners have.
+    confirmed: BTreeSet<IpAddr>,
     /// Addresses that were kept for a name whose time is over.
     pub(crate) expired: BTreeMap<IpAddr, AddressRecord>,
     /// Addresses that are kept for a name, and of which the list did not show since when.
@@ -72,6 +77,7 @@ impl SubnetSight {
             own: Vec::new(),
             named: Vec::new(),
             watched: BTreeMap::new(),
+            confirmed: BTreeSet::new(),
             expired: BTreeMap::new(),
             has_kept_without_time: false,
         }
@@ -132,6 +138,14 @@ impl SubnetSight {
         known.cloned().unwrap_or(record)
     }
 
+    /// The latest records of this node whose addresses others have.
+    pub(crate) fn replaced(&self) -> impl Iterator<Item = &RecordNote> {
+        self.watch
+            .latest
+            .iter()
+            .filter(|note| self.count(note.address) > 0 && !self.confirmed.contains(&note.address))
+    }
+
     /// How many records an address has.
     pub(crate) fn count(&self, address: IpAddr) -> usize {
         match self.several.get(&address) {
@@ -187,7 +201,12 @@ impl Listing for SubnetSight {
             self.watched.insert(address, record);
         }
         let Some(marked) = marked else { return };
-        let Watch { owner, names, .. } = &self.watch;
+        let Watch { owner, names, latest, .. } = &self.watch;
+        let is_latest =
+            |note: &RecordNote| note.address == address && marked.mark.is_of_noted(&note.owner);
+        if latest.iter().any(is_latest) {
+            self.confirmed.insert(address);
+        }
         let bears_watched = marked.mark.is_of_network(&owner.scope)
             && marked.mark.sticky.as_ref().is_some_and(|sticky| names.contains(&sticky.hash));
         if marked.mark.is_of(owner) {

@@ -22,7 +22,7 @@ impl<S: RecordServer> RecordLedger<S> {
     pub(crate) fn view_held(
         &mut self,
         query: &ViewQuery<'_>,
-        turn: OwnerFile,
+        mut turn: OwnerFile,
     ) -> Result<View<RecordToken>> {
         let owner = query.owner;
         if query.may_guess && !query.known.is_empty() {
@@ -74,7 +74,23 @@ impl<S: RecordServer> RecordLedger<S> {
             );
             sights.push(sight);
         }
+        if self.call.releases {
+            self.forget_gone(&mut turn, &held);
+        }
         Ok(shown(turn, held, true, sights))
+    }
+
+    /// Forgets noted records that are gone before their release, such as by a takeover, and an owner
+    /// that holds nothing.
+    fn forget_gone(&mut self, turn: &mut OwnerFile, held: &[Lease]) {
+        let ids: Vec<String> = held.iter().filter_map(Revision::read).map(|it| it.id).collect();
+        let noted = turn.note().into_iter().flat_map(|note| &note.records);
+        for gone in noted.filter(|noted| !ids.contains(&noted.id)) {
+            self.memory.forget_record(&gone.id);
+        }
+        if held.is_empty() {
+            turn.forget();
+        }
     }
 
     /// A view for an ADD.
@@ -90,8 +106,7 @@ impl<S: RecordServer> RecordLedger<S> {
             found.push(pools::find(&mut self.server, &mut self.memory, request)?);
         }
         if !self.memory.has_rights() {
-            self.server.check_rights()?;
-            self.memory.remember_rights();
+            self.prove_rights()?;
         }
         let is_sure = turn.note().is_some_and(|note| note.sure) && self.trusts_notes;
         if is_sure
@@ -126,6 +141,8 @@ impl<S: RecordServer> RecordLedger<S> {
         let mut sights = Vec::new();
         for subnet in subnets.into_values() {
             let text = self.text_if_enough(owner, requests, &found, &subnet, &turn)?;
+            let latest = self.memory.latest_in(&subnet.id);
+            let watch = Watch { latest, ..watch.clone() };
             let sight = SubnetSight::look(&mut self.server, &subnet, &watch, text.as_deref())?;
             let Some(sight) = sight else {
                 self.memory.forget_subnet(&subnet.id);
@@ -250,6 +267,9 @@ impl<S: RecordServer> RecordLedger<S> {
 
     /// Whether this node's latest record of a subnet is where it was.
     fn check_latest(&mut self, sight: &SubnetSight) -> Result<()> {
+        for replaced in sight.replaced() {
+            self.memory.forget_record(&replaced.id);
+        }
         let Some(latest) = self.memory.latest(&sight.subnet.id).cloned() else { return Ok(()) };
         if !sight.is_whole || sight.used.contains(&latest.address) {
             return Ok(());

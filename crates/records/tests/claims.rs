@@ -269,6 +269,60 @@ fn a_store_that_was_restored_is_refused_until_a_reassert() {
     node.other().add("c4", pool()).unwrap();
 }
 
+/// A node whose first record another node has taken over.
+fn taken_over() -> [Node; 2] {
+    let node = Node::new(Kind::default());
+    node.add("c1", pool()).unwrap();
+    let other = node.other();
+    let wish = json!({"ranges": [{"subnet": "10.1.2.0/29"}], "requested-ip": "10.1.2.2"});
+    other.add_with("c2", wish, json!({"takeover": true})).unwrap();
+    [node, other]
+}
+
+#[test]
+fn a_record_that_was_taken_over_is_no_sign_of_a_restored_server() {
+    // The node sees it by its DEL, or by an ADD while the other one has the address.
+    for sees_by_del in [true, false] {
+        let [node, other] = taken_over();
+        if sees_by_del {
+            node.del("c1");
+        } else {
+            node.add("c3", pool()).unwrap();
+            node.del("c3");
+        }
+        other.del("c2");
+        node.add("c4", pool()).unwrap();
+    }
+}
+
+#[test]
+fn an_owner_whose_records_are_gone_leaves_no_file() {
+    let [node, _] = taken_over();
+    node.del("c1");
+    let mut folders = vec![node.folder.path().to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap()) {
+            assert!(!entry.file_name().to_str().unwrap().starts_with("c1:"), "{entry:?}");
+            folders.extend(entry.file_type().unwrap().is_dir().then(|| entry.path()));
+        }
+    }
+}
+
+#[test]
+fn an_address_that_a_related_subnet_has_is_told_at_once() {
+    let node = Node::new(Kind::default());
+    node.store.state().related = (0..=u8::MAX).collect();
+    for pool in [
+        json!({"ranges": [{"subnet": "10.1.2.0/24"}], "requested-ip": "10.1.2.9"}),
+        json!({"ranges": [{"subnet": "10.1.2.0/24"}]}),
+    ] {
+        let (code, message) = node.add("c1", pool).unwrap_err();
+        assert!(code == 102 && message.contains("a related subnet has one"), "{code} {message}");
+        let requests = node.store.requests();
+        assert!(requests.len() <= 8 * 3 + 1, "{requests:?}");
+    }
+}
+
 #[test]
 fn a_name_that_another_owner_holds_is_taken_over_if_that_is_allowed() {
     let node = Node::new(Kind::default());

@@ -38,8 +38,8 @@ impl ApiClient {
     pub(crate) fn new(site: OpenWispSite, request: &Request) -> Result<Self> {
         let state = request.state_dir()?;
         let server = site.settings.servers[0].to_string();
-        let path = state.root().join("openwisp").join("token.json");
-        let login = site.login.map(|login| Login::new(login, &server, path));
+        let folder = state.root().join("openwisp");
+        let login = site.login.map(|login| Login::new(login, &server, &folder));
         let settings = site.settings;
         let access = Access {
             service: "OpenWISP",
@@ -164,7 +164,7 @@ fn request<'a>(ask: Ask<'a>, path: &'a str, ok: &'a [u16], limit: u64) -> HttpRe
     HttpRequest {
         body: ask.body,
         ok_statuses: ok,
-        kept_headers: &["date"],
+        kept_headers: &["date", "content-length", "transfer-encoding"],
         limit,
         ..HttpRequest::new(ask.method, path)
     }

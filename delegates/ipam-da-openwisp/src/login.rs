@@ -1,10 +1,11 @@
 //! The token of a user with a password: asked for once, and kept in the state folder.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use ipam_kit::allocate::owner_index::now;
 use ipam_kit::host::StateFile;
 use ipam_kit::{Error, ErrorCode, Result};
+use ipam_records::short_hash;
 use ipam_servers::{Client, HttpRequest, Method, Secret, ServerLogin, media};
 use log::warn;
 use serde::{Deserialize, Serialize};
@@ -42,8 +43,10 @@ const REFUSED: u64 = 60_000;
 const PATH: &str = "api/v1/users/token/";
 
 impl Login {
-    pub(crate) fn new(login: ServerLogin, server: &str, path: PathBuf) -> Self {
+    /// With a file of its own in the folder, for each user and server.
+    pub(crate) fn new(login: ServerLogin, server: &str, folder: &Path) -> Self {
         let subject = format!("{} at {server}", login.user);
+        let path = folder.join(format!("token-{}.json", short_hash(&subject)));
         Self { login, subject, file: StateFile::at(path) }
     }
 
@@ -98,5 +101,22 @@ impl Login {
         Error::new(ErrorCode::BACKEND, message).advise(
             "correct username and password in ipam.openwisp, or set a token; the next login is sent after a minute",
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_of_a_server_has_a_file_of_its_own() {
+        let path = |user: &str, server: &str| {
+            let password = Secret::parse("s3cret", "p").unwrap();
+            let login = ServerLogin { user: user.to_owned(), password };
+            Login::new(login, server, Path::new("/f")).file.path().to_owned()
+        };
+        let first = path("a", "https://x");
+        assert_eq!(path("a", "https://x"), first);
+        assert!(path("b", "https://x") != first && path("a", "https://y") != first);
     }
 }

@@ -84,6 +84,7 @@ impl OpenWisp {
                         body.take(ELEMENT as u64).read_to_end(&mut answer.body)?;
                         return Ok(check_absent(&answer, &path).map(|()| Some(Listed::NoSubnet)));
                     }
+                    _ if !has_end(head) => return Ok(Ok(None)),
                     _ => {}
                 }
                 let mut wrong = None;
@@ -109,7 +110,7 @@ impl OpenWisp {
             Some(listed) => Ok(listed),
             None => {
                 warn!(
-                    "OpenWISP refuses an export (it needs the right to add subnets): reads page by page"
+                    "OpenWISP refuses an export (it needs the right to add subnets), or answers it without a length: reads page by page"
                 );
                 self.hints.remember_refusal();
                 self.list_pages(subnet, true, listing)
@@ -128,6 +129,27 @@ impl OpenWisp {
         }
         let message = format!("OpenWISP shows the subnet {subnet}, and not its records");
         Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"))
+    }
+
+    /// Fails if records may not be read, written or deleted. The server lets any manager make records,
+    /// also without these rights. It compares a right before it looks for the record.
+    fn check_right(&mut self, method: Method) -> Result<()> {
+        let path = format!("ip-address/{ABSENT}/");
+        let ask = Ask { method, path: &path, body: b"{}", ok: &[200, 204, 404] };
+        let answer = self.client.read(ask)?;
+        match answer.status {
+            404 => check_absent(&answer, &path),
+            status => Err(nonsense(format!("HTTP {status} for a record that is absent"))),
+        }
+    }
+
+    /// Whether the user is a superuser, who alone may change what is shared. The server refuses
+    /// others before it reads the body, which changes nothing.
+    fn may_change(&mut self, shared: &str) -> Result<bool> {
+        let path = format!("subnet/{}/", escape(shared));
+        let body = br#"{"subnet":""}"#;
+        let ask = Ask { method: Method::Patch, path: &path, body, ok: &[400, 403] };
+        Ok(self.client.read(ask)?.status == 400)
     }
 
     /// A refused creation.
@@ -162,7 +184,10 @@ impl RecordServer for OpenWisp {
 
     fn open(config: OpenWispConfig, request: &Request) -> Result<Self> {
         let site = config.site(&request.environment)?;
-        let servers: Vec<String> = site.settings.servers.iter().map(ToString::to_string).collect();
+        let mut servers: Vec<String> =
+            site.settings.servers.iter().map(ToString::to_string).collect();
+        // In another order, they are the same site.
+        servers.sort_unstable();
         let plain = site.settings.servers.iter().find(|server| !server.is_secured());
         let state = request.state_dir()?;
         let hints = ListHints::read(state.root().join("openwisp").join("lists.json"));
@@ -197,7 +222,16 @@ impl RecordServer for OpenWisp {
             found.extend(page.elements);
             Ok(ControlFlow::Continue(()))
         })?;
-        seen_subnets(found, &self.organization)?.into_iter().for_each(each);
+        let mut seen = seen_subnets(found, &self.organization)?;
+        if self.organization == Organization::Shared
+            && let Some(first) = seen.first()
+            && !self.may_change(&first.id)?
+        {
+            let refusal = "it has no organization, so only a superuser may delete its records: use the token of a \
+                           superuser, or give it an organization";
+            seen.iter_mut().for_each(|subnet| subnet.refusal = Some(refusal.to_owned()));
+        }
+        seen.into_iter().for_each(each);
         Ok(())
     }
 
@@ -279,27 +313,24 @@ impl RecordServer for OpenWisp {
     }
 
     fn ready(&mut self) -> Result<()> {
-        self.check_rights()
+        self.check_right(Method::Delete)
     }
 
     fn check_rights(&mut self) -> Result<()> {
-        // The server lets a manager make records that the user may not delete. It compares rights
-        // before it looks for the record.
-        let path = format!("ip-address/{ABSENT}/");
-        let ask = Ask { method: Method::Delete, path: &path, body: &[], ok: &[200, 204, 404] };
-        let answer = self.client.read(ask)?;
-        match answer.status {
-            404 => check_absent(&answer, &path),
-            status => {
-                Err(nonsense(format!("HTTP {status} to a DELETE of a record that is absent")))
-            }
-        }
+        [Method::Get, Method::Patch, Method::Delete]
+            .into_iter()
+            .try_for_each(|method| self.check_right(method))
     }
 
     fn findings(&mut self) -> Result<Vec<String>> {
         self.check_rights()?;
         Ok(self.unencrypted.iter().cloned().collect())
     }
+}
+
+/// Whether an answer says where its body ends. A CSV without that may be cut after any row.
+fn has_end(head: &HttpAnswer) -> bool {
+    ["content-length", "transfer-encoding"].iter().any(|name| head.header(name).is_some())
 }
 
 /// The record that an answer shows.

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part")]
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -64,6 +64,8 @@ pub struct State {
     pub requests: Vec<String>,
     pub lost: VecDeque<Lost>,
     pub unwritten: VecDeque<Unwritten>,
+    /// The last octets of addresses that a related subnet has.
+    pub related: BTreeSet<u8>,
     late: Vec<(String, IpAddr, String)>,
     /// Called before the next record is made, after its server has looked.
     pub between: VecDeque<Between>,
@@ -248,7 +250,9 @@ impl RecordServer for Fake {
                 free
             }
         };
-        if state.has(&subnet.id, address) {
+        let is_related =
+            matches!(address, IpAddr::V4(it) if state.related.contains(&it.octets()[3]));
+        if state.has(&subnet.id, address) || is_related {
             return Ok(Created::Taken);
         }
         match state.lost.pop_front() {

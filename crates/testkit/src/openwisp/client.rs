@@ -75,6 +75,12 @@ impl Client {
         id(&self.create("ipam/subnet/", members))
     }
 
+    /// A subnet as the server has it.
+    #[track_caller]
+    pub fn subnet_json(&self, id: &str) -> Value {
+        self.ask("GET", &format!("ipam/subnet/{id}/"), None).success().json()
+    }
+
     /// Makes a record of an address in a subnet, as a person does.
     #[track_caller]
     pub fn record(&self, subnet: &str, address: &str, description: &str) -> Record {

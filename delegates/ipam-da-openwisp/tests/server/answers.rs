@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ipam_testkit::fake_http::{Fake, Reply, answering, http};
 use ipam_testkit::node::{addresses, given};
-use ipam_testkit::openwisp::{Fate, OpenWisp, Relay};
+use ipam_testkit::openwisp::{Fate, ORGANIZATION, OpenWisp, Relay};
 use ipam_testkit::servers::silent::Silent;
 use serde_json::json;
 
@@ -74,6 +74,48 @@ fn a_server_that_is_away_or_another_is_told_in_time_and_nothing_changes() {
         }
     });
     assert_eq!(site.records(), before);
+}
+
+/// A server with 101 records whose export is cut before the first.
+fn cutting() -> Fake {
+    let record = |n: usize| {
+        json!({"id": format!("r{n}"), "modified": "2026-01-01T00:00:00Z", "subnet": "s",
+               "ip_address": format!("10.9.0.{n}"), "description": ""})
+    };
+    let page = move |from: usize, to: usize, count: usize, next: Option<&str>| {
+        let results: Vec<_> = (from..=to).map(record).collect();
+        http(200, &json!({"count": count, "next": next, "results": results}).to_string())
+    };
+    let subnet = json!({"id": "s", "name": "s", "subnet": "10.9.0.0/24", "description": "",
+                        "organization": ORGANIZATION, "master_subnet": null});
+    let subnets = json!({"count": 1, "next": null, "results": [subnet]}).to_string();
+    let taken = json!({"ip_address": ["IP address already used."]}).to_string();
+    answering(move |request, _| {
+        let line = request.lines().next().unwrap();
+        if line.contains("/export/") {
+            let cut = "HTTP/1.1 200 X\r\n\r\ns\r\n\r\nip_address,description\r\n";
+            return Reply::SayAndClose(cut.to_owned());
+        }
+        Reply::Say(match line {
+            _ if line.contains("/ip-address/00000000") => http(404, r#"{"detail":"Not found."}"#),
+            _ if line.contains("&page=2") => page(101, 101, 101, None),
+            _ if line.contains("/s/ip-address/?") => page(1, 100, 101, Some("more")),
+            _ if line.starts_with("POST") => http(400, &taken),
+            _ => http(200, &subnets),
+        })
+    })
+}
+
+#[test]
+fn an_export_that_may_be_cut_is_not_believed() {
+    let fake = cutting();
+    let node = Node::at(&[fake.url.clone()]).with_pools(&["s"]).with("organization", ORGANIZATION);
+    let (code, text) = node.call("ADD", "c1").failure();
+    assert_eq!(code, 102, "{text}");
+    let seen = fake.seen.lock().unwrap();
+    let claim =
+        seen.iter().find(|request| request.starts_with("POST") && request.contains("10.9."));
+    assert!(claim.unwrap().contains(r#""10.9.0.102""#), "{claim:?}");
 }
 
 /// A node behind a relay that knows its pool already.

@@ -77,12 +77,37 @@ fn a_user_without_rights_or_of_another_organization_gets_nothing() {
         site.server.user("idle", Some(ORGANIZATION), &[]),
         site.server.user("looks", Some(ORGANIZATION), &OPERATOR[3..]),
         site.server.user("elsewhere", Some(&other), &OPERATOR),
+        site.server.user("may-not-change", Some(ORGANIZATION), &without("Can change IP address")),
+        site.server.user("may-not-delete", Some(ORGANIZATION), &without("Can delete IP address")),
     ];
     for user in &users {
         let node = with_token(&site, &user.token);
         assert_refused(&node, "ADD", &json!({}), &[7, 103], &[&user.token]);
         site.assert_empty();
     }
+}
+
+/// The rights of an operator but one.
+fn without(right: &str) -> Vec<&'static str> {
+    OPERATOR.into_iter().filter(|other| *other != right).collect()
+}
+
+#[test]
+fn a_shared_subnet_is_a_superusers_alone() {
+    let server = OpenWisp::shared();
+    let user = server.user("shares", Some(ORGANIZATION), &OPERATOR);
+    let subnet = server.subnet(None, "10.96.0.0/24", "shared");
+    let site = Site { server, subnet, cidr: "10.96.0.0/24".to_owned() };
+    let before = server.subnet_json(&site.subnet);
+    let node = with_token(&site, &user.token).with("organization", "shared");
+    let (code, text) = node.call("ADD", "c1").failure();
+    assert!(code == 7 && text.contains("superuser"), "{code} {text}");
+    site.assert_empty();
+    let node = site.node().with("organization", "shared");
+    node.add("c1");
+    node.del("c1");
+    site.assert_empty();
+    assert_eq!(server.subnet_json(&site.subnet), before);
 }
 
 #[test]

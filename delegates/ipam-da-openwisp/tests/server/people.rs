@@ -1,5 +1,6 @@
 //! The verbs for people, on a subnet that nodes and persons share.
 
+use ipam_testkit::openwisp::ORGANIZATION;
 use serde_json::Value;
 
 use crate::site::{Node, Site};
@@ -79,4 +80,15 @@ fn lint_reports_two_records_of_one_address_and_marks_that_it_cannot_read() {
     let outcome = node.typed(&["lint"]);
     let told = format!("{}{}", outcome.stdout, outcome.stderr);
     assert!(told.contains(&address), "{told}");
+}
+
+#[test]
+fn lint_reports_a_name_that_means_several_subnets() {
+    let site = Site::new();
+    let cidrs = ["10.95.0.0/24", "10.95.1.0/24"];
+    cidrs.iter().for_each(|cidr| drop(site.server.subnet(Some(ORGANIZATION), cidr, "twice")));
+    let node = site.node().with_pools(&["twice"]);
+    let outcome = node.typed(&["lint"]);
+    let told = format!("{}{}", outcome.stdout, outcome.stderr);
+    assert!(cidrs.iter().all(|cidr| told.contains(cidr)), "{told}");
 }
