@@ -280,6 +280,11 @@ fn a_misspelt_key_in_a_section_of_a_delegate_is_named() {
             "ipam.kube.networkname: unknown key (did you mean networkName?)",
         ),
         (
+            "ipam-da-openwisp",
+            json!({"openwisp": {"url": "http://127.0.0.1:1", "tokenfile": "/t"}, "ranges": ranges}),
+            "ipam.openwisp.tokenfile: unknown key (did you mean tokenFile?)",
+        ),
+        (
             "ipam-ds-nomad",
             json!({"nomad_servers": ["http://127.0.0.1:1"], "nomad": {"timeot": "1s"}}),
             "ipam.nomad.timeot: unknown key (did you mean timeout?)",

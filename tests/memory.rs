@@ -377,3 +377,50 @@ fn files_that_etcd_needs() {
         }
     }
 }
+
+#[test]
+fn lists_of_openwisp() {
+    let record = |id: &str, text: &str| {
+        format!(
+            r#"{{"id":"{id}","modified":"","ip_address":"10.9.0.2","description":"{text}","subnet":"s"}}"#
+        )
+    };
+    let page = |elements: &str, count: usize| {
+        format!(r#"{{"count":{count},"next":"more","results":[{elements}]}}"#)
+    };
+    let subnet = r#"{"id":"s","name":"s","subnet":"10.9.0.0/16","description":"","organization":"o","master_subnet":null}"#;
+    let subnets = format!(r#"{{"count":1,"next":null,"results":[{subnet}]}}"#);
+    let long = page(&many(&record("r", &text(CONTROL, 15_000)), 2 * MIB), 200);
+    let export = format!("ip_address,description\r\n{}", "10.9.0.2,\r\n".repeat(4 * MIB));
+    for (what, list, export) in [
+        ("more elements than a page has", page(&many(&record("r", ""), 8 * MIB), 1), ""),
+        ("long descriptions", long, ""),
+        ("a long id", page(&record(&text("x", 12_000), ""), 1), ""),
+        ("more members than a list has", format!(r#"{{"x":[{}]}}"#, many("[]", 8 * MIB)), ""),
+        ("an export without an end", page(&record("r", ""), 101), &*export),
+        ("pages without an end", String::new(), ""),
+    ] {
+        let (list, export, subnets) = (http(200, &list), http(200, export), http(200, &subnets));
+        let server = answering(move |request, number| {
+            let path = request.split(' ').nth(1).unwrap();
+            Reply::SayAndClose(match path {
+                _ if path.contains("/export/") => export.clone(),
+                _ if path.contains("/ip-address/00000000") => http(404, r#"{"detail":"x"}"#),
+                _ if path.contains("/s/ip-address/") && list.ends_with("\r\n\r\n") => {
+                    let ids = (0..100).map(|n| record(&format!("{number}-{n:050}"), ""));
+                    http(200, &page(&ids.collect::<Vec<_>>().join(","), usize::MAX))
+                }
+                _ if path.contains("/s/ip-address/") => list.clone(),
+                _ => subnets.clone(),
+            })
+        });
+        let world = World::new();
+        let mut network = world.network(json!([]));
+        network["ipam"]["type"] = "ipam-da-openwisp".into();
+        network["ipam"]["openwisp"] = json!({"url": server.url, "token": "t", "timeout": "5s"});
+        network["ipam"]["pools"] = json!([{"name": "s"}]);
+        let command = world.command_of(&binary("ipam-da-openwisp"), "ADD", "c1");
+        let (_, text) = run(&command, &network).failure();
+        assert_fits(&text, what);
+    }
+}

@@ -37,7 +37,7 @@ enum Refused {
     Met(Vec<Taken>),
     /// An entry to replace has changed.
     Changed,
-    /// What the owner holds has changed.
+    /// A lease of the owner has changed.
     Outdated,
     Full(usize),
     Unknown,

@@ -8,11 +8,14 @@ const LONGEST: usize = 4096;
 /// The heading of the rows.
 const HEADING: [&str; 2] = ["ip_address", "description"];
 
-/// Calls `take` with address and description of each row.
+/// Calls `take` with address and description of each row, until its first error.
 ///
 /// # Errors
 /// Reading fails; it is not such a CSV; it ends inside a row.
-pub(crate) fn each_row(source: &mut dyn Read, take: &mut dyn FnMut(&str, &str)) -> io::Result<()> {
+pub(crate) fn each_row<E>(
+    source: &mut dyn Read,
+    take: &mut dyn FnMut(&str, &str) -> Result<(), E>,
+) -> io::Result<Result<(), E>> {
     let mut rows = Rows::default();
     let mut piece = [0; 16 * 1024];
     let mut is_begun = false;
@@ -25,7 +28,11 @@ pub(crate) fn each_row(source: &mut dyn Read, take: &mut dyn FnMut(&str, &str)) 
         for byte in piece[..read].iter().chain(end) {
             let Some(row) = rows.step(*byte)? else { continue };
             match &row[..] {
-                [address, description] if is_begun => take(address, description),
+                [address, description] if is_begun => {
+                    if let Err(error) = take(address, description) {
+                        return Ok(Err(error));
+                    }
+                }
                 row if *row == HEADING => is_begun = true,
                 row if is_begun && row.iter().any(|field| !field.is_empty()) => {
                     return Err(malformed(
@@ -37,7 +44,7 @@ pub(crate) fn each_row(source: &mut dyn Read, take: &mut dyn FnMut(&str, &str)) 
         }
         if read == 0 {
             return if is_begun && !rows.has_begun() {
-                Ok(())
+                Ok(Ok(()))
             } else {
                 Err(malformed("unexpected end, or no row ip_address,description"))
             };
@@ -115,9 +122,11 @@ mod tests {
 
     fn rows(text: &str) -> io::Result<Vec<(String, String)>> {
         let mut rows = Vec::new();
-        each_row(&mut text.as_bytes(), &mut |address, text| {
+        let read = each_row::<()>(&mut text.as_bytes(), &mut |address, text| {
             rows.push((address.to_owned(), text.to_owned()));
+            Ok(())
         })?;
+        read.unwrap();
         Ok(rows)
     }
 

@@ -18,6 +18,12 @@ pub(crate) const PAGE: usize = 100;
 /// The longest element of a list, in bytes.
 pub(crate) const ELEMENT: usize = 16 * 1024;
 
+/// How many records of a subnet are read. Their ids and addresses stay in memory.
+pub(crate) const MOST: usize = 100_000;
+
+/// The longest id, in bytes; OpenWISP's have 36.
+const ID: usize = 64;
+
 /// How often a list that changes meanwhile is read.
 const PASSES: u32 = 8;
 
@@ -81,7 +87,14 @@ fn read_passes<T: Identified>(
                 break;
             };
             pages += 1;
+            if let Some(element) = page.elements.iter().find(|element| element.id().len() > ID) {
+                let id = element.id();
+                return Err(nonsense(format!("an element of {list} has the id {id:?}")));
+            }
             page.elements.retain(|element| ids.insert(element.id().to_owned()));
+            if ids.len() > MOST {
+                return Err(too_many(list));
+            }
             counts.insert(page.count);
             let is_last = page.is_last || pages > page.count / PAGE + 1;
             if each(page)?.is_break() {
@@ -102,6 +115,12 @@ fn read_passes<T: Identified>(
     Err(Error::new(ErrorCode::TRY_AGAIN, message).advise(
         "call again; with the right to add subnets, this delegate reads a long list of records in one request",
     ))
+}
+
+/// The error that a list is longer than what fits into memory.
+pub(crate) fn too_many(list: &str) -> Error {
+    Error::new(ErrorCode::BACKEND, format!("OpenWISP: {list} has more than {MOST} elements"))
+        .advise("divide the subnet into smaller ones")
 }
 
 /// Reads a page; `None` if the list or the page does not exist.

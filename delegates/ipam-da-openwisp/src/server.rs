@@ -1,6 +1,6 @@
 //! OpenWISP as a server of records.
 
-use std::io::{self, Read};
+use std::io::Read;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
@@ -20,7 +20,7 @@ use crate::client::{ApiClient, Ask};
 use crate::config::{KEYS, OpenWispConfig, Organization};
 use crate::export::each_row;
 use crate::hints::ListHints;
-use crate::pages::{ELEMENT, PAGE, PagesRead, read_pages};
+use crate::pages::{ELEMENT, MOST, PAGE, PagesRead, read_pages, too_many};
 
 /// An OpenWISP with openwisp-ipam.
 #[derive(Debug)]
@@ -87,23 +87,20 @@ impl OpenWisp {
                     _ if !has_end(head) => return Ok(Ok(None)),
                     _ => {}
                 }
-                let mut wrong = None;
-                each_row(body, &mut |address, text| match address.parse::<IpAddr>() {
-                    Ok(address) => listing.take(AddressRecord {
-                        id: String::new(),
-                        address,
-                        text: text.to_owned(),
-                        stamp: String::new(),
-                        written: None,
-                    }),
-                    Err(_) => wrong = Some(address.to_owned()),
-                })?;
-                match wrong {
-                    None => Ok(Ok(Some(Listed::All))),
-                    Some(address) => {
-                        Err(io::Error::other(format!("{address:?} is not an address")))
+                let mut rows = 0;
+                let read = each_row(body, &mut |address, text| {
+                    rows += 1;
+                    if rows > MOST {
+                        return Err(too_many(&path));
                     }
-                }
+                    let address = address.parse().map_err(|_| {
+                        nonsense(format!("{path} has a row with the address {address:?}"))
+                    })?;
+                    let (id, stamp, text) = (String::new(), String::new(), text.to_owned());
+                    listing.take(AddressRecord { id, address, text, stamp, written: None });
+                    Ok(())
+                })?;
+                Ok(read.map(|()| Some(Listed::All)))
             })??;
         match outcome {
             Some(Listed::NoSubnet) => self.prove_absent(subnet),

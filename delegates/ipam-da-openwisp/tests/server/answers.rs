@@ -109,7 +109,9 @@ fn cutting() -> Fake {
 #[test]
 fn an_export_that_may_be_cut_is_not_believed() {
     let fake = cutting();
-    let node = Node::at(&[fake.url.clone()]).with_pools(&["s"]).with("organization", ORGANIZATION);
+    let node = Node::at(std::slice::from_ref(&fake.url))
+        .with_pools(&["s"])
+        .with("organization", ORGANIZATION);
     let (code, text) = node.call("ADD", "c1").failure();
     assert_eq!(code, 102, "{text}");
     let seen = fake.seen.lock().unwrap();
