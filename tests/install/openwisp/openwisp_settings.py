@@ -63,8 +63,9 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ["OPENWISP_DATABASE"],
-        # Seconds that a writer waits for another.
-        "OPTIONS": {"timeout": 30},
+        # Seconds that a writer waits for another. A transaction that reads first would not wait
+        # when it writes: making a user failed while others wrote.
+        "OPTIONS": {"timeout": 30, "transaction_mode": "IMMEDIATE"},
     }
 }
 # Cheap ones: the passwords protect nothing.
