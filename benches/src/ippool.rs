@@ -222,11 +222,14 @@ impl Site for Clusters {
         let names = ["alone", "alone, our CRD"];
         let rows = names.into_iter().flat_map(|name| {
             let mut rows = Vec::new();
-            let (caller, fewest) = (&self.callers[name], &self.fewest[name]);
-            let given = start_at_once(caller, 0..STARTED);
-            let what = format!("{STARTED} ADDs of {name} at once, most leases held: all succeed");
-            rows.push(Row::new(what, given.len().to_string(), given.len() == STARTED));
-            end_at_once(&given);
+            let (most, fewest) = (patient(&self.callers[name]), &self.fewest[name]);
+            for (caller, held) in [(fewest, "fewest"), (&most, "most")] {
+                let given = start_at_once(caller, 0..STARTED);
+                let what =
+                    format!("{STARTED} ADDs of {name} at once, {held} leases held: all succeed");
+                rows.push(Row::new(what, given.len().to_string(), given.len() == STARTED));
+                end_at_once(&given);
+            }
             let given = start_at_once(fewest, 0..DRAINED);
             let began = Instant::now();
             let gone = end_at_once(&given);
@@ -240,6 +243,15 @@ impl Site for Clusters {
         });
         rows.collect()
     }
+}
+
+/// The same with the two minutes that whereabouts gives an ADD: the server takes seconds for each
+/// round of patches of a large pool.
+fn patient(caller: &Caller) -> Caller {
+    let mut network = caller.network.clone();
+    network["ipam"]["timeout"] = json!("2m");
+    network["ipam"]["kube"]["timeout"] = json!("2m");
+    caller.given(network)
 }
 
 /// ADDs at once. Returns, for each that succeeds, its container and the caller of its DEL.
