@@ -154,6 +154,7 @@ impl<'a> OwnerSearch<'a> {
         let mark = self.mark(seen, reservation.as_ref());
         let taken = stamp.as_ref().map(|stamp| stamp.taken);
         let held = self.held(seen, mark, taken.or_else(|| self.claimed(seen.address)));
+        let held = held.confirmed_by(stamp.as_ref());
         Ok(match is_proved {
             true => Verdict::Own(Box::new(held)),
             false => Verdict::Unnamed(Box::new(held)),
@@ -309,9 +310,7 @@ impl<'a> OwnerSearch<'a> {
             }
             let Some(reservation) = self.session.read_reservation(address)? else { continue };
             let stamp = OwnerStamp::of_reservation(&reservation);
-            if !stamp.is_some_and(|stamp| stamp.is_of(self.owner)) {
-                continue;
-            }
+            let Some(stamp) = stamp.filter(|stamp| stamp.is_of(self.owner)) else { continue };
             let mut entries = pools.values().flat_map(ReadPool::entries);
             if entries.any(|(_, shown, entry)| shown == Some(address) && reservation.is_of(entry)) {
                 continue;
@@ -319,7 +318,8 @@ impl<'a> OwnerSearch<'a> {
             let (id, allocation) = (self.owner.container.as_str(), &PoolEntry::default());
             let seen = Seen { subnet, address, id, allocation };
             let mark = self.mark(&seen, Some(&reservation));
-            held.push(HeldLease { in_pool: false, ..self.held(&seen, mark, None) });
+            let reserved = self.held(&seen, mark, None).confirmed_by(Some(&stamp));
+            held.push(HeldLease { in_pool: false, ..reserved });
         }
         Ok(())
     }

@@ -6,11 +6,13 @@ use std::net::IpAddr;
 
 use ipam_kit::allocate::Lease;
 use ipam_kit::allocate::ledger::{Change, Entry};
+use ipam_kit::allocate::owner_index::time;
 use ipnet::IpNet;
 
 use crate::lease_mark::LeaseMark;
 use crate::names::offset_of;
 use crate::read_pool::ReadPool;
+use crate::stamp::OwnerStamp;
 use crate::sticky_lease::StickyId;
 
 /// The objects that a view has read, and the owner's leases in them.
@@ -42,6 +44,12 @@ pub(crate) struct HeldLease {
 }
 
 impl HeldLease {
+    /// Sets when an ADD confirmed it, by the stamp of its reservation.
+    pub(crate) fn confirmed_by(mut self, stamp: Option<&OwnerStamp>) -> Self {
+        self.lease.confirmed = stamp.map(|stamp| time(stamp.confirmed));
+        self
+    }
+
     /// Returns the lease of a scanned entry; `None` without a holder, unless it is kept for a name.
     pub(crate) fn of_entry(entry: &Entry) -> Option<Self> {
         let mark = LeaseMark::of(&entry.lease)?;

@@ -101,13 +101,14 @@ impl OwnerSearch<'_> {
         };
         let id = lease.id().to_string();
         let reservation = reservation.filter(|it| it.has_id(&id));
-        let taken = reservation.as_ref().and_then(OwnerStamp::of_reservation);
+        let stamp = reservation.as_ref().and_then(OwnerStamp::of_reservation);
         let nothing = PoolEntry::default();
         let allocation = seen.map_or(&nothing, |seen| seen.allocation);
         let shown = Seen { subnet: spec.range, address: spec.address, id: &id, allocation };
         let mark = self.mark(&shown, reservation.as_ref());
         let mark = LeaseMark { sticky: Some(lease.mark()), ..mark };
-        let held = self.held(&shown, mark, taken.map(|stamp| stamp.taken));
+        let held = self.held(&shown, mark, stamp.as_ref().map(|stamp| stamp.taken));
+        let held = held.confirmed_by(stamp.as_ref());
         let lease = Lease { sticky: Some(spec.name.clone()), ..held.lease };
         Ok(Some(HeldLease { lease, in_pool: seen.is_some(), ..held }))
     }

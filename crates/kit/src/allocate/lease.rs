@@ -80,6 +80,10 @@ pub struct Lease {
     /// When the owner took it, if the ledger knows. A confirmation does not change it.
     #[serde(skip)]
     pub taken: Option<SystemTime>,
+    /// When an ADD confirmed it last, if the ledger knows: between two states with one time, only
+    /// others have changed what the store keeps of it.
+    #[serde(skip)]
+    pub confirmed: Option<SystemTime>,
 }
 
 impl Lease {
@@ -95,6 +99,7 @@ impl Lease {
             preexisting: false,
             unsure: false,
             taken: None,
+            confirmed: None,
         }
     }
 

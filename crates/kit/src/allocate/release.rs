@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::time::SystemTime;
 
 use super::ledger::{Change, Commit, Ledger, Need, View, ViewQuery};
 use super::ledger_allocator::{LedgerAllocator, ROUNDS, contended};
@@ -23,7 +24,7 @@ impl<L: Ledger> LedgerAllocator<L> {
                 return held.to_vec();
             }
             // Leases that are taken or confirmed after the first view belong to a later ADD.
-            let now = revisions(held);
+            let now: BTreeSet<_> = held.iter().map(confirmation).collect();
             let first_shown = first_shown.get_or_insert_with(|| now.clone());
             if now.is_subset(first_shown) { held.to_vec() } else { Vec::new() }
         })
@@ -141,4 +142,10 @@ fn revisions(held: &[Lease]) -> BTreeSet<(IpAddr, String)> {
 
 fn revision(lease: &Lease) -> (IpAddr, String) {
     (lease.address.addr(), lease.revision.to_string())
+}
+
+/// The state in which an ADD has left a lease: by its time, else by the revision, which an edit by
+/// others changes, too.
+fn confirmation(lease: &Lease) -> (IpAddr, std::result::Result<SystemTime, String>) {
+    (lease.address.addr(), lease.confirmed.ok_or_else(|| lease.revision.to_string()))
 }

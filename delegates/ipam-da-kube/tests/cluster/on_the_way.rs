@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use ipam_testkit::kube::Client;
-use ipam_testkit::whereabouts::{Crds, POOLS};
+use ipam_testkit::whereabouts::{Crds, POOLS, RESERVATIONS};
 use ipam_testkit::world::{Outcome, full_size};
 use serde_json::json;
 
@@ -152,5 +152,31 @@ fn a_change_of_another_entry_in_between_costs_no_request() {
         let expected: &[&str] =
             if verb == "ADD" { &["GET", "PATCH", "POST"] } else { &["DELETE", "PATCH"] };
         assert_eq!(*sent.lock().unwrap(), expected, "{verb}");
+    }
+}
+
+#[test]
+fn a_del_releases_a_lease_whose_reservation_others_edit_meanwhile() {
+    for plan in [ALONE, CHAIN] {
+        let site = Site::new(plan);
+        site.call(On::First, "ADD", "c1").success();
+        let client = site.desk.client.clone();
+        let edits = Arc::new(Mutex::new(0));
+        let its = edits.clone();
+        site.relay.decide(move |ask| {
+            let mut edits = its.lock().unwrap();
+            let is_deletion = ask.method == "DELETE" && ask.target.contains(RESERVATIONS);
+            if is_deletion && *edits < 2 {
+                *edits += 1;
+                let path = ask.target.split('?').next().unwrap();
+                client
+                    .patch(path, &json!({"metadata": {"annotations": {"by": edits.to_string()}}}));
+            }
+            Fate::Pass
+        });
+        site.call(On::First, "DEL", "c1").ended_well();
+        site.relay.pass();
+        assert_eq!(*edits.lock().unwrap(), 2);
+        site.assert_empty();
     }
 }
