@@ -7,17 +7,22 @@
 //!
 //! # Rooms
 //!
-//! From the top: ledger (the seam's methods) → view · commit · release · scan · present → pools
-//! (subnets by name) · sight (a subnet as one list showed it) → memory (what all calls of the node
-//! share) · owner_file (one owner's lock and note) → mark → server (the seam under the ledger)
+//! From the top: ledger (the seam's methods) → view · held · commit · claim · confirm · release ·
+//! scan · present → pools (subnets by name) · sight (a subnet as one list showed it) → memory (what
+//! all calls of the node share) · owner_file (one owner's lock and note) → mark · packing → server
+//! (the seam under the ledger)
 
 #![warn(unreachable_pub)]
 
+mod claim;
 mod commit;
+mod confirm;
+mod held;
 mod ledger;
 mod mark;
 mod memory;
 mod owner_file;
+mod packing;
 mod pools;
 mod present;
 mod release;

@@ -14,6 +14,10 @@ use ipam_kit::{Error, ErrorCode, Result};
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
+use crate::packing::{
+    PACKED, last_part, pack_container, pack_uuid, to_radix_36, unpack_container, unpack_uuid,
+};
+
 /// The beginning of each text that is ours.
 pub(crate) const PREFIX: &str = "ipd:";
 
@@ -75,8 +79,7 @@ enum Field {
 /// The longest time that a record holds, in minutes: 32 days.
 const LONGEST_KEEP: u32 = 36 * 36 * 36 - 1;
 
-/// The signs of a field with packed bytes, and of one with a hash.
-const PACKED: char = '~';
+/// The sign of a field with a hash.
 const HASHED: char = '#';
 
 impl Field {
@@ -245,89 +248,16 @@ fn text(
     Some(head)
 }
 
-/// The end of a text, with `…` for what is cut off.
-fn last_part(text: &str, room: usize) -> String {
-    const CUT: &str = "…";
-    let text: String = text.split_whitespace().collect::<Vec<_>>().join("_");
-    if text.len() <= room {
-        return text;
-    }
-    let Some(room) = room.checked_sub(CUT.len()).filter(|room| *room >= 4) else {
-        return String::new();
-    };
-    let mut from = text.len() - room;
-    while !text.is_char_boundary(from) {
-        from += 1;
-    }
-    format!("{CUT}{}", &text[from..])
-}
-
 /// A UUID as 22 characters, another name as it is if it has no sign of the mark's.
 fn node_field(node: &str) -> String {
-    if let Some(bytes) = uuid_bytes(node) {
-        return format!("{PACKED}{}", URL_SAFE_NO_PAD.encode(bytes));
+    if let Some(packed) = pack_uuid(node) {
+        return packed;
     }
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     if node.chars().all(is_plain) && !node.is_empty() {
         return node.to_owned();
     }
     format!("{HASHED}{}", short_hash(node))
-}
-
-/// The places of the hyphens of a UUID.
-const HYPHENS: [usize; 4] = [8, 13, 18, 23];
-
-fn uuid_bytes(text: &str) -> Option<Vec<u8>> {
-    let has_form = text.len() == 36
-        && text.bytes().enumerate().all(|(at, byte)| (byte == b'-') == HYPHENS.contains(&at));
-    if has_form { from_hex(&text.replace('-', "")) } else { None }
-}
-
-fn unpack_uuid(packed: &str) -> Option<String> {
-    let bytes = URL_SAFE_NO_PAD.decode(packed).ok().filter(|bytes| bytes.len() == 16)?;
-    let mut text = to_hex(&bytes);
-    HYPHENS.iter().for_each(|at| text.insert(*at, '-'));
-    Some(text)
-}
-
-/// A container id of 64 lower-case hexadecimal digits as 43 characters, any other as it is.
-fn pack_container(id: &str) -> String {
-    match from_hex(id) {
-        Some(bytes) if id.len() == 64 => format!("{PACKED}{}", URL_SAFE_NO_PAD.encode(bytes)),
-        _ => id.to_owned(),
-    }
-}
-
-fn unpack_container(text: &str) -> Option<String> {
-    match text.strip_prefix(PACKED) {
-        None => Some(text.to_owned()),
-        Some(packed) => {
-            let bytes = URL_SAFE_NO_PAD.decode(packed).ok()?;
-            (bytes.len() == 32).then(|| to_hex(&bytes))
-        }
-    }
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    if !text.bytes().all(is_hex) {
-        return None;
-    }
-    let pairs = text.as_bytes().chunks(2);
-    pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
-}
-
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn to_radix_36(mut number: u32) -> String {
-    let mut digits = Vec::new();
-    while number > 0 {
-        digits.extend(char::from_digit(number % 36, 36));
-        number /= 36;
-    }
-    digits.iter().rev().collect()
 }
 
 /// The hash of a sticky name on its network. A pod may choose the name, so it has to be hard to find
@@ -406,16 +336,6 @@ mod tests {
             assert!(!mark.is_of(&other), "{other}");
         }
         assert_eq!(mark.to_holder("wan", None).unwrap().network.as_deref(), Some("lan"));
-    }
-
-    #[test]
-    fn sixty_four_digits_become_forty_three_characters() {
-        let packed = pack_container(&digits());
-        assert_eq!(packed.len(), 44);
-        assert_eq!(unpack_container(&packed), Some(digits()));
-        for id in ["c1", &"A".repeat(64), &"0123456789abcdef".repeat(3)] {
-            assert_eq!(pack_container(id), id);
-        }
     }
 
     #[test]

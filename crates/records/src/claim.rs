@@ -1,0 +1,244 @@
+//! Claims: a record for each address that is taken, and the outcomes that end in none.
+
+use std::net::IpAddr;
+
+use ipam_kit::allocate::Owner;
+use ipam_kit::allocate::ledger::{Change, Claim, Commit, Entry, Taken};
+use ipam_kit::allocate::owner_index::now;
+use ipam_kit::{Error, ErrorCode, Result};
+
+use crate::ledger::{RecordLedger, RecordToken, contradicts};
+use crate::mark::NameMark;
+use crate::owner_file::Attempt;
+use crate::pools::SubnetPool;
+use crate::server::{AddressRecord, Created, RecordServer, Subnet};
+use crate::sight::{SubnetSight, Watch};
+
+/// A record that this change has made.
+pub(crate) struct Made {
+    pub(crate) claim: usize,
+    pub(crate) subnet: Subnet,
+    pub(crate) record: AddressRecord,
+    pub(crate) taken: u64,
+}
+
+/// Why the claims of a change are not made.
+pub(crate) enum Refused {
+    /// These addresses are taken.
+    Taken(Vec<Taken>),
+    /// Other records were made at these addresses at the same time.
+    Met(Vec<Taken>),
+    /// An entry to replace has changed.
+    Changed,
+    /// A lease of the owner has changed.
+    Outdated,
+    Full(usize),
+    Unknown,
+}
+
+/// How often a claim may meet another one at its address.
+const CLASHES: u32 = 8;
+
+impl<S: RecordServer> RecordLedger<S> {
+    /// Makes a record for each claim, those of kept addresses last: an earlier claim may fail, and a
+    /// name would lose its address.
+    pub(crate) fn claim_all(
+        &mut self,
+        owner: &Owner,
+        token: &mut RecordToken,
+        change: &Change<'_>,
+        made: &mut Vec<Made>,
+    ) -> Result<Option<Refused>> {
+        let mut order: Vec<usize> = (0..change.claim.len()).collect();
+        order.sort_by_key(|index| change.claim[*index].request.sticky.is_some());
+        for index in order {
+            if let Some(refused) = self.claim(owner, token, index, &change.claim[index], made)? {
+                return Ok(Some(refused));
+            }
+        }
+        Ok(None)
+    }
+
+    fn claim(
+        &mut self,
+        owner: &Owner,
+        token: &mut RecordToken,
+        index: usize,
+        claim: &Claim<'_>,
+        made: &mut Vec<Made>,
+    ) -> Result<Option<Refused>> {
+        let Some(pool) = token.pools.get(&claim.request.path).cloned() else {
+            return Err(contradicts::<S>(format!("{} was not viewed", claim.request.path)));
+        };
+        let sticky = claim.request.sticky.as_ref().map(|sticky| &*sticky.name);
+        let name = sticky.and_then(|name| Some((name, token.names.get(name)?.clone())));
+        let replaced = claim.replaces.as_ref();
+        let sight_of = |address| token.sight(&pool.subnet_of(Some(address))?.id);
+        let is_free = |address: &&IpAddr| {
+            let sight = sight_of(**address);
+            let used = sight.is_some_and(|sight| sight.used.contains(address));
+            !used || replaced.is_some() || bearer(sight, name.as_ref(), **address).is_some()
+        };
+        let address = claim.candidates.iter().find(is_free).copied();
+        if address.is_none() && !claim.candidates.is_empty() {
+            return self.taken(owner, &pool, index, &claim.candidates).map(Some);
+        }
+        let Some(subnet) = pool.subnet_of(address).cloned() else {
+            return Err(contradicts::<S>("the claim is in no subnet of the pool".to_owned()));
+        };
+        let sight = token.sight(&subnet.id);
+        let was_viewed_free = sight.is_some_and(|sight| sight.is_whole);
+        let in_the_way = address.and_then(|address| {
+            let bearer = bearer(sight, name.as_ref(), address);
+            bearer.or_else(|| sight?.expired.get(&address).cloned())
+        });
+        if let Some(entry) = replaced
+            && !self.remove_replaced(entry)?
+        {
+            return Ok(Some(Refused::Changed));
+        }
+        if let Some(record) = in_the_way
+            && !self.delete_surely(&record)?
+        {
+            return Ok(Some(Refused::Changed));
+        }
+        let text = self.text(owner, name.as_ref().map(|(name, mark)| (*name, mark)))?;
+        let at = now();
+        self.memory.remember_use(owner.scope.network.as_str(), &subnet);
+        let mut note = token.turn.note().cloned().unwrap_or_default();
+        note.sure = false;
+        note.attempts.push(Attempt { subnet: subnet.id.clone(), address, at });
+        token.turn.write(note);
+        let record = match self.server.create(&subnet, address, &text)? {
+            Created::Done(record) => record,
+            Created::Full => return Ok(Some(Refused::Full(index))),
+            Created::Unknown => {
+                self.has_unknown = true;
+                return Ok(Some(Refused::Unknown));
+            }
+            Created::NoSubnet => {
+                self.memory.forget_pools_of(&subnet.id);
+                return Ok(Some(Refused::Changed));
+            }
+            Created::Taken => {
+                if was_viewed_free {
+                    self.memory.remember_meeting();
+                }
+                let addresses: Vec<IpAddr> = address.into_iter().collect();
+                let refused = self.taken(owner, &pool, index, &addresses)?;
+                self.check_shown(claim, &subnet, &refused)?;
+                return Ok(Some(refused));
+            }
+        };
+        let chosen = record.address;
+        made.push(Made { claim: index, subnet, record, taken: at });
+        if address.is_some_and(|address| address != chosen) {
+            return Err(contradicts::<S>(format!(
+                "it made a record of {chosen}, not of the claim"
+            )));
+        }
+        match claim.set.refusal(chosen).filter(|_| address.is_none()) {
+            None => Ok(None),
+            Some(refusal) => {
+                let message = format!("{} chose {chosen}, which is {refusal}", S::NAME);
+                Err(Error::new(ErrorCode::BACKEND, message)
+                    .advise("reserve this address in the server, so that it is not given out"))
+            }
+        }
+    }
+
+    /// Addresses that are taken; a single one with its holder.
+    fn taken(
+        &mut self,
+        owner: &Owner,
+        pool: &SubnetPool,
+        claim: usize,
+        addresses: &[IpAddr],
+    ) -> Result<Refused> {
+        let holder = match addresses {
+            [address] => match pool.subnet_of(Some(*address)) {
+                Some(subnet) => self.entry_at(owner, subnet, *address)?,
+                None => None,
+            },
+            _ => None,
+        };
+        let taken = addresses.iter();
+        let taken = taken.map(|address| Taken { claim, address: *address, holder: holder.clone() });
+        Ok(Refused::Taken(taken.collect()))
+    }
+
+    /// Fails if the server refuses addresses again and again of which it shows no record: a subnet
+    /// around this one has them, or one inside of it. A record may also go before it is looked for.
+    fn check_shown(&mut self, claim: &Claim<'_>, subnet: &Subnet, refused: &Refused) -> Result<()> {
+        let Refused::Taken(taken) = refused else { return Ok(()) };
+        let Some(hidden) = taken.iter().find(|it| it.holder.is_none()) else { return Ok(()) };
+        self.hidden += 1;
+        let most = if claim.request.requested.is_some() { 2 } else { CLASHES };
+        if self.hidden < most {
+            return Ok(());
+        }
+        let message = format!(
+            "{} refuses {} as used, and shows no record of it in {}: a related subnet has one",
+            S::NAME,
+            hidden.address,
+            subnet.cidr
+        );
+        Err(Error::new(ErrorCode::TAKEN, message).at(&claim.request.path).advise(
+            "delete the record in the subnet around this one or inside of it, or exclude the address from the pool",
+        ))
+    }
+
+    /// The entry of an address.
+    fn entry_at(
+        &mut self,
+        owner: &Owner,
+        subnet: &Subnet,
+        address: IpAddr,
+    ) -> Result<Option<Entry>> {
+        let watch = Watch { addresses: [address].into(), ..Watch::of(owner) };
+        let sight = SubnetSight::look(&mut self.server, subnet, &watch, None)?;
+        let record = sight.and_then(|mut sight| sight.watched.remove(&address));
+        Ok(record.map(|record| self.entry(&record, subnet)))
+    }
+
+    /// The outcome of claims that were withdrawn.
+    pub(crate) fn lost(&mut self, owner: &Owner, refused: Refused) -> Result<Commit<RecordToken>> {
+        let taken = match refused {
+            Refused::Full(claim) => return Ok(Commit::Full { claim }),
+            Refused::Unknown => return Ok(Commit::Unknown),
+            Refused::Changed => Vec::new(),
+            Refused::Outdated => {
+                self.trusts_notes = false;
+                Vec::new()
+            }
+            Refused::Taken(taken) => taken,
+            Refused::Met(met) => {
+                self.memory.remember_meeting();
+                self.clashes += 1;
+                if self.clashes >= CLASHES {
+                    let message = format!(
+                        "{CLASHES} claims of {owner} met those of others at their addresses"
+                    );
+                    return Err(Error::new(ErrorCode::TRY_AGAIN, message).advise(
+                        "call again; if the error persists, start fewer containers at once",
+                    ));
+                }
+                self.pause();
+                met
+            }
+        };
+        Ok(Commit::Lost { taken, view: None })
+    }
+}
+
+/// The record that has a name at an address.
+fn bearer(
+    sight: Option<&SubnetSight>,
+    name: Option<&(&str, NameMark)>,
+    address: IpAddr,
+) -> Option<AddressRecord> {
+    let (_, mark) = name?;
+    let sight = sight?;
+    let bearer = sight.rival(&mark.hash).or_else(|| sight.kept(&mark.hash))?;
+    (bearer.record.address == address).then(|| bearer.record.clone())
+}

@@ -1,0 +1,88 @@
+//! The list that confirms a claim.
+//!
+//! Without a server that refuses a second record of an address, a claim is confirmed by a list that
+//! was read after it: of two claims of one address, the one that reads last sees the other. Both are
+//! withdrawn if both were seen.
+
+use std::collections::BTreeSet;
+
+use ipam_kit::Result;
+use ipam_kit::allocate::Owner;
+use ipam_kit::allocate::ledger::{Change, Taken};
+use log::debug;
+
+use crate::claim::{Made, Refused};
+use crate::ledger::{RecordLedger, RecordToken, Revision, contradicts};
+use crate::server::RecordServer;
+use crate::sight::{SubnetSight, Watch};
+
+/// How often a list is read until it shows a record that exists.
+const LOOKS: u32 = 3;
+
+impl<S: RecordServer> RecordLedger<S> {
+    /// Reads the subnets of the records that were made, and refuses what another record meets. Of
+    /// the owner's records, those that a request of unknown outcome made beside them are deleted.
+    pub(crate) fn confirm_all(
+        &mut self,
+        owner: &Owner,
+        token: &RecordToken,
+        change: &Change<'_>,
+        made: &[Made],
+    ) -> Result<Option<Refused>> {
+        if self.rules.creates_once || made.is_empty() {
+            return Ok(None);
+        }
+        let held = change.keep.iter().chain(&change.leave).chain(&change.drop);
+        let held = held.filter_map(|lease| Some(Revision::read(lease)?.record(lease)));
+        let known = held.chain(made.iter().map(|made| made.record.clone()));
+        let watch = Watch {
+            names: token.names.values().map(|mark| mark.hash.clone()).collect(),
+            known: known.map(|record| (record.address, record)).collect(),
+            ..Watch::of(owner)
+        };
+        let known: BTreeSet<&String> = watch.known.values().map(|record| &record.id).collect();
+        let subnets: BTreeSet<&String> = made.iter().map(|made| &made.subnet.id).collect();
+        let mut met = Vec::new();
+        for id in subnets {
+            let here: Vec<&Made> = made.iter().filter(|made| made.subnet.id == *id).collect();
+            let sight = self.look_after(&here, &watch)?;
+            for made in &here {
+                let address = made.record.address;
+                let name = change.claim[made.claim].request.sticky.as_ref();
+                let name = name.and_then(|name| token.names.get(&name.name));
+                let has_rival = name.is_some_and(|name| sight.rival(&name.hash).is_some());
+                if sight.is_shared(address) || has_rival {
+                    debug!("{} met another record at {address}", made.record.id);
+                    met.push(Taken { claim: made.claim, address, holder: None });
+                }
+            }
+            for surplus in sight.own.iter().filter(|own| !known.contains(&own.record.id)) {
+                self.delete_surely(&surplus.record)?;
+            }
+        }
+        if met.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Refused::Met(met)))
+    }
+
+    /// A list of a subnet that shows the records that were made in it.
+    fn look_after(&mut self, made: &[&Made], watch: &Watch) -> Result<SubnetSight> {
+        let mut missing = String::new();
+        for _ in 0..LOOKS {
+            let subnet = &made[0].subnet;
+            let sight = SubnetSight::look(&mut self.server, subnet, watch, None)?;
+            let Some(sight) = sight else {
+                return Err(contradicts::<S>(format!("the subnet {} is missing", subnet.cidr)));
+            };
+            let unseen = made.iter().find(|made| {
+                !sight.own.iter().any(|own| own.record.address == made.record.address)
+            });
+            match unseen {
+                None => return Ok(sight),
+                Some(unseen) => missing = unseen.record.address.to_string(),
+            }
+        }
+        Err(contradicts::<S>(format!("the record of {missing} was made, and no list shows it")))
+    }
+}

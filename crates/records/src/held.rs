@@ -1,0 +1,233 @@
+//! The leases of an owner, by its note or by lists.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipam_kit::allocate::ledger::{View, ViewQuery};
+use ipam_kit::allocate::owner_index::time;
+use ipam_kit::allocate::{Lease, Owner, PoolRequest};
+use ipam_kit::{ErrorCode, Result};
+use ipnet::IpNet;
+use log::warn;
+
+use crate::ledger::{HeldGuard, RecordLedger, RecordToken, Revision};
+use crate::mark::OwnerMark;
+use crate::owner_file::{OwnerFile, OwnerRecords};
+use crate::pools;
+use crate::server::{RecordServer, Subnet};
+use crate::sight::{Marked, SubnetSight, Watch};
+
+impl<S: RecordServer> RecordLedger<S> {
+    /// A view for a release or a CHECK.
+    pub(crate) fn view_held(
+        &mut self,
+        query: &ViewQuery<'_>,
+        mut turn: OwnerFile,
+    ) -> Result<View<RecordToken>> {
+        let owner = query.owner;
+        if query.may_guess && !query.known.is_empty() {
+            let token = token(turn, HeldGuard::Guessed);
+            return Ok(View { held: query.known.to_vec(), sure: false, pools: Vec::new(), token });
+        }
+        let is_sure = turn.note().is_some_and(|note| note.sure) && self.trusts_notes;
+        if is_sure && let Some(held) = self.read_noted(owner, &turn, &[])? {
+            return Ok(shown(turn, held, true, Vec::new()));
+        }
+        let ids: Vec<Revision> = query.known.iter().filter_map(Revision::read).collect();
+        if turn.note().is_none()
+            && self.trusts_notes
+            && !ids.is_empty()
+            && ids.len() == query.known.len()
+        {
+            let mut held = Vec::new();
+            for revision in ids {
+                held.extend(self.read_own(owner, &revision.id, &revision.subnet, None)?);
+            }
+            if held.len() == query.known.len() {
+                return Ok(shown(turn, held, false, Vec::new()));
+            }
+        }
+        let mut subnets = BTreeMap::new();
+        for lease in query.known {
+            if let Some(Revision { subnet, .. }) = Revision::read(lease) {
+                subnets.insert(subnet.clone(), bare_subnet(subnet, lease.address));
+            }
+        }
+        for subnet in noted_subnets(turn.note()) {
+            subnets
+                .entry(subnet.clone())
+                .or_insert_with(|| bare_subnet(subnet, IpAddr::from([0; 4]).into()));
+        }
+        for subnet in self.subnets_of_network()? {
+            subnets.insert(subnet.id.clone(), subnet);
+        }
+        let watch = Watch::of(owner);
+        let (mut sights, mut held) = (Vec::new(), Vec::new());
+        for subnet in subnets.into_values() {
+            let sight = SubnetSight::look(&mut self.server, &subnet, &watch, None)?;
+            let Some(sight) = sight else {
+                self.memory.forget_subnet(&subnet.id);
+                continue;
+            };
+            held.extend(
+                sight.own.iter().map(|own| self.lease(own, &sight.subnet, turn.note(), &[])),
+            );
+            sights.push(sight);
+        }
+        if self.call.releases {
+            self.forget_gone(&mut turn, &held);
+        }
+        Ok(shown(turn, held, true, sights))
+    }
+
+    /// Forgets noted records that are gone before their release, such as by a takeover, and an owner
+    /// that holds nothing.
+    fn forget_gone(&mut self, turn: &mut OwnerFile, held: &[Lease]) {
+        let ids: Vec<String> = held.iter().filter_map(Revision::read).map(|it| it.id).collect();
+        let noted = turn.note().into_iter().flat_map(|note| &note.records);
+        for gone in noted.filter(|noted| !ids.contains(&noted.id)) {
+            self.memory.forget_record(&gone.id);
+        }
+        if held.is_empty() {
+            turn.forget();
+        }
+    }
+
+    /// Reads the noted records of an owner; `None` if one is not as it was noted.
+    pub(crate) fn read_noted(
+        &mut self,
+        owner: &Owner,
+        turn: &OwnerFile,
+        requests: &[PoolRequest],
+    ) -> Result<Option<Vec<Lease>>> {
+        let mut held = Vec::new();
+        for noted in turn.note().into_iter().flat_map(|note| note.records.clone()) {
+            let Some(mut lease) = self.read_own(owner, &noted.id, &noted.subnet, turn.note())?
+            else {
+                self.trusts_notes = false;
+                return Ok(None);
+            };
+            let requested = requests.iter().filter_map(|request| request.sticky.as_ref());
+            let name = requested
+                .map(|sticky| &sticky.name)
+                .find(|name| Some(*name) == noted.sticky.as_ref());
+            lease.sticky = name.cloned().or(noted.sticky);
+            held.push(lease);
+        }
+        Ok(Some(held))
+    }
+
+    /// Reads a record of an owner; `None` if the owner has it no more.
+    fn read_own(
+        &mut self,
+        owner: &Owner,
+        id: &str,
+        subnet: &str,
+        note: Option<&OwnerRecords>,
+    ) -> Result<Option<Lease>> {
+        let record = self.server.read(id)?;
+        let marked = record.and_then(|record| {
+            let mark = OwnerMark::parse(&record.text)?.ok()?;
+            mark.is_of(owner).then_some(Marked { record, mark })
+        });
+        let known = self.memory.used(owner.scope.network.as_str());
+        let subnet = known.into_iter().find(|known| known.id == subnet);
+        Ok(marked.map(|marked| {
+            let address = IpNet::from(marked.record.address);
+            let subnet = subnet.unwrap_or_else(|| bare_subnet(String::new(), address));
+            self.lease(&marked, &subnet, note, &[])
+        }))
+    }
+
+    /// A record as a lease of its owner.
+    pub(crate) fn lease(
+        &self,
+        marked: &Marked,
+        subnet: &Subnet,
+        note: Option<&OwnerRecords>,
+        requests: &[PoolRequest],
+    ) -> Lease {
+        let Marked { record, mark } = marked;
+        let network = self.call.network.as_str();
+        let sticky = mark.sticky.as_ref().map(|sticky| {
+            let names = requests.iter().filter_map(|request| request.sticky.as_ref());
+            let name = names
+                .map(|name| &name.name)
+                .find(|name| crate::mark::sticky_hash(network, name) == sticky.hash);
+            name.cloned().unwrap_or_else(|| format!("#{}", sticky.hash))
+        });
+        let noted = note.and_then(|note| note.records.iter().find(|noted| noted.id == record.id));
+        let attempt = note.and_then(|note| {
+            note.attempts
+                .iter()
+                .find(|attempt| attempt.address.is_none_or(|it| it == record.address))
+        });
+        let taken = noted.map(|noted| noted.taken).or(attempt.map(|attempt| attempt.at));
+        let prefix = if subnet.cidr.contains(&record.address) {
+            subnet.cidr.prefix_len()
+        } else {
+            IpNet::from(record.address).prefix_len()
+        };
+        let address = IpNet::new(record.address, prefix).unwrap_or(IpNet::from(record.address));
+        Lease {
+            sticky,
+            gateway: subnet.gateway,
+            taken: taken.filter(|taken| *taken > 0).map(time),
+            ..Lease::bare(address, Revision::of(record, &subnet.id).to_json())
+        }
+    }
+
+    /// The subnets in which records of this network may be: those that it has used on this node, and
+    /// those of its pools. Without any, all subnets of the server.
+    ///
+    /// # Errors
+    /// The server cannot be reached.
+    pub(crate) fn subnets_of_network(&mut self) -> Result<Vec<Subnet>> {
+        let mut subnets: BTreeMap<String, Subnet> = BTreeMap::new();
+        for subnet in self.memory.used(self.call.network.as_str()) {
+            subnets.insert(subnet.id.clone(), subnet);
+        }
+        for request in self.call.pools.clone() {
+            match pools::find_subnets(&mut self.server, &mut self.memory, &request) {
+                Ok(found) => subnets.extend(found.into_iter().map(|it| (it.id.clone(), it))),
+                // A release needs no pool that can be used.
+                Err(error) if error.code() == ErrorCode::INVALID_CONFIG => {
+                    warn!("ignores the pool: {}", error.in_full());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if subnets.is_empty() {
+            self.server.subnets("", &mut |subnet| {
+                subnets.insert(subnet.id.clone(), subnet);
+            })?;
+        }
+        Ok(subnets.into_values().collect())
+    }
+}
+
+fn token(turn: OwnerFile, held: HeldGuard) -> RecordToken {
+    RecordToken { turn, held, sights: Vec::new(), pools: BTreeMap::new(), names: BTreeMap::new() }
+}
+
+pub(crate) fn shown(
+    turn: OwnerFile,
+    held: Vec<Lease>,
+    sure: bool,
+    sights: Vec<SubnetSight>,
+) -> View<RecordToken> {
+    let keys = held.iter().filter_map(Revision::read).map(|revision| revision.key()).collect();
+    let token = RecordToken { sights, ..token(turn, HeldGuard::Seen(keys)) };
+    View { held, sure, pools: Vec::new(), token }
+}
+
+pub(crate) fn noted_subnets(note: Option<&OwnerRecords>) -> BTreeSet<String> {
+    let Some(note) = note else { return BTreeSet::new() };
+    let of_records = note.records.iter().map(|record| record.subnet.clone());
+    of_records.chain(note.attempts.iter().map(|attempt| attempt.subnet.clone())).collect()
+}
+
+/// A subnet of which only the id is known.
+pub(crate) fn bare_subnet(id: String, cidr: IpNet) -> Subnet {
+    Subnet { id, name: String::new(), cidr, gateway: None, parent: None, refusal: None }
+}
