@@ -22,6 +22,7 @@ const LOOKS: u32 = 3;
 impl<S: RecordServer> RecordLedger<S> {
     /// Reads the subnets of the records that were made, and refuses what another record meets. Of
     /// the owner's records, those that a request of unknown outcome made beside them are deleted.
+    /// A server that makes one record of an address may still make two with one sticky name.
     pub(crate) fn confirm_all(
         &mut self,
         owner: &Owner,
@@ -29,7 +30,8 @@ impl<S: RecordServer> RecordLedger<S> {
         change: &Change<'_>,
         made: &[Made],
     ) -> Result<Option<Refused>> {
-        if self.rules.creates_once || made.is_empty() {
+        let has_name = |made: &Made| change.claim[made.claim].request.sticky.is_some();
+        if self.rules.creates_once && !made.iter().any(has_name) || made.is_empty() {
             return Ok(None);
         }
         let held = change.keep.iter().chain(&change.leave).chain(&change.drop);

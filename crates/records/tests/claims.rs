@@ -340,6 +340,23 @@ fn a_name_that_another_owner_holds_is_taken_over_if_that_is_allowed() {
 }
 
 #[test]
+fn two_claims_of_one_name_at_the_same_time_leave_it_to_one_owner() {
+    for says_atomic in [false, true] {
+        let node = Node::new(Kind { says_atomic, ..Kind::default() });
+        let (other, requested) = (node.other(), |last: u8| {
+            let mut pool = named();
+            pool["requested-ip"] = format!("10.1.2.{last}").into();
+            pool
+        });
+        // They claim different addresses.
+        node.between(move |_| drop(other.add("c2", requested(3)).unwrap()));
+        let (code, message) = node.add("c1", requested(2)).unwrap_err();
+        assert!(code == 11 && message.contains("is held by c2/eth0"), "{code} {message}");
+        assert_eq!(node.recorded(), ["10.1.2.3"]);
+    }
+}
+
+#[test]
 fn a_container_id_that_does_not_fit_is_error_4_and_takes_nothing() {
     let node = Node::new(Kind::default());
     let (code, message) = node.add(&"z".repeat(90), pool()).unwrap_err();
