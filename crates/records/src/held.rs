@@ -58,7 +58,12 @@ impl<S: RecordServer> RecordLedger<S> {
                 .entry(subnet.clone())
                 .or_insert_with(|| bare_subnet(subnet, IpAddr::from([0; 4]).into()));
         }
-        for subnet in self.subnets_of_network()? {
+        let of_network = match self.memory.used(self.call.network.as_str()).is_empty() {
+            // The memory may be lost, and the pools may have been others.
+            true => self.all_subnets()?,
+            false => self.subnets_of_network()?,
+        };
+        for subnet in of_network {
             subnets.insert(subnet.id.clone(), subnet);
         }
         let watch = Watch::of(owner);
@@ -197,11 +202,15 @@ impl<S: RecordServer> RecordLedger<S> {
                 Err(error) => return Err(error),
             }
         }
-        if subnets.is_empty() {
-            self.server.subnets("", &mut |subnet| {
-                subnets.insert(subnet.id.clone(), subnet);
-            })?;
+        match subnets.is_empty() {
+            true => self.all_subnets(),
+            false => Ok(subnets.into_values().collect()),
         }
+    }
+
+    fn all_subnets(&mut self) -> Result<Vec<Subnet>> {
+        let mut subnets = BTreeMap::new();
+        self.server.subnets("", &mut |subnet| drop(subnets.insert(subnet.id.clone(), subnet)))?;
         Ok(subnets.into_values().collect())
     }
 }

@@ -88,6 +88,11 @@ impl Node {
         addresses.iter().map(ToString::to_string).collect()
     }
 
+    fn lose_memory(&self) {
+        std::fs::remove_dir_all(self.folder.path()).unwrap();
+        std::fs::create_dir(self.folder.path()).unwrap();
+    }
+
     fn between(&self, call: impl FnOnce(IpAddr) + Send + 'static) {
         self.store.state().between.push_back(Box::new(call));
     }
@@ -199,8 +204,7 @@ fn a_record_that_a_kill_left_is_confirmed_before_it_is_answered() {
         ..record.clone()
     };
     node.store.state().records.values_mut().next().unwrap().push(twin);
-    std::fs::remove_dir_all(node.folder.path()).unwrap();
-    std::fs::create_dir(node.folder.path()).unwrap();
+    node.lose_memory();
     let address = node.add("c1", pool()).unwrap();
     assert_ne!(address.split('/').next().unwrap(), record.address.to_string());
     assert_eq!(node.recorded().len(), 2);
@@ -354,6 +358,17 @@ fn two_claims_of_one_name_at_the_same_time_leave_it_to_one_owner() {
         assert!(code == 11 && message.contains("is held by c2/eth0"), "{code} {message}");
         assert_eq!(node.recorded(), ["10.1.2.3"]);
     }
+}
+
+#[test]
+fn a_del_without_the_nodes_memory_looks_into_every_subnet() {
+    let node = Node::new(Kind::default());
+    node.add("c1", pool()).unwrap();
+    node.lose_memory();
+    // The pools are others by now.
+    let pools = json!([{"ranges": [{"subnet": "10.1.3.0/29"}]}]);
+    assert_eq!(node.call("DEL", "c1", pools, json!({})).exit, 0);
+    assert_eq!(node.recorded(), [""; 0]);
 }
 
 #[test]
