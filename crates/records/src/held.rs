@@ -50,13 +50,12 @@ impl<S: RecordServer> RecordLedger<S> {
         let mut subnets = BTreeMap::new();
         for lease in query.known {
             if let Some(Revision { subnet, .. }) = Revision::read(lease) {
-                subnets.insert(subnet.clone(), bare_subnet(subnet, lease.address));
+                let cidr = lease.address;
+                subnets.insert(subnet.clone(), Subnet { cidr, ..bare_subnet(&subnet) });
             }
         }
         for subnet in noted_subnets(turn.note()) {
-            subnets
-                .entry(subnet.clone())
-                .or_insert_with(|| bare_subnet(subnet, IpAddr::from([0; 4]).into()));
+            subnets.entry(subnet).or_insert_with_key(|id| bare_subnet(id));
         }
         let of_network = match self.memory.used(self.call.network.as_str()).is_empty() {
             // The memory may be lost, and the pools may have been others.
@@ -136,12 +135,9 @@ impl<S: RecordServer> RecordLedger<S> {
             mark.is_of(owner).then_some(Marked { record, mark })
         });
         let known = self.memory.used(owner.scope.network.as_str());
-        let subnet = known.into_iter().find(|known| known.id == subnet);
-        Ok(marked.map(|marked| {
-            let address = IpNet::from(marked.record.address);
-            let subnet = subnet.unwrap_or_else(|| bare_subnet(String::new(), address));
-            self.lease(&marked, &subnet, note, &[])
-        }))
+        let known = known.into_iter().find(|known| known.id == subnet);
+        let subnet = known.unwrap_or_else(|| bare_subnet(subnet));
+        Ok(marked.map(|marked| self.lease(&marked, &subnet, note, &[])))
     }
 
     /// A record as a lease of its owner.
@@ -237,6 +233,7 @@ pub(crate) fn noted_subnets(note: Option<&OwnerRecords>) -> BTreeSet<String> {
 }
 
 /// A subnet of which only the id is known.
-pub(crate) fn bare_subnet(id: String, cidr: IpNet) -> Subnet {
-    Subnet { id, name: String::new(), cidr, gateway: None, parent: None, refusal: None }
+pub(crate) fn bare_subnet(id: &str) -> Subnet {
+    let (id, name, cidr) = (id.to_owned(), String::new(), IpAddr::from([0; 4]).into());
+    Subnet { id, name, cidr, gateway: None, parent: None, refusal: None }
 }

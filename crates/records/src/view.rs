@@ -8,7 +8,7 @@ use ipam_kit::allocate::{Lease, Owner, PoolRequest, Strategy};
 use ipam_kit::{Error, ErrorCode, Result};
 use log::warn;
 
-use crate::held::{noted_subnets, shown};
+use crate::held::{bare_subnet, noted_subnets, shown};
 use crate::ledger::{RecordLedger, RecordToken};
 use crate::mark::NameMark;
 use crate::owner_file::OwnerFile;
@@ -50,11 +50,10 @@ impl<S: RecordServer> RecordLedger<S> {
             .flat_map(|pool| &pool.subnets)
             .map(|it| (it.id.clone(), it.clone()))
             .collect();
-        for subnet in noted_subnets(turn.note()) {
-            let known = self.memory.used(owner.scope.network.as_str()).into_iter();
-            if let Some(known) = known.into_iter().find(|known| known.id == subnet) {
-                subnets.entry(subnet).or_insert(known);
-            }
+        let used = self.memory.used(owner.scope.network.as_str());
+        for id in noted_subnets(turn.note()) {
+            let known = used.iter().find(|known| known.id == id).cloned();
+            subnets.entry(id).or_insert_with_key(|id| known.unwrap_or_else(|| bare_subnet(id)));
         }
         let names: BTreeMap<String, NameMark> = names(owner, requests);
         let watch = Watch {
@@ -70,6 +69,10 @@ impl<S: RecordServer> RecordLedger<S> {
             let sight = SubnetSight::look(&mut self.server, &subnet, &watch, text.as_deref())?;
             let Some(sight) = sight else {
                 self.memory.forget_subnet(&subnet.id);
+                if !found.iter().any(|pool| pool.has(&subnet.id)) {
+                    // The owner's records are gone with it.
+                    continue;
+                }
                 let message = format!("{} has no subnet {} any more", S::NAME, subnet.id);
                 return Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"));
             };

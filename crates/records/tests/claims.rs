@@ -6,6 +6,7 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -86,6 +87,23 @@ impl Node {
         let mut addresses: Vec<_> = records.map(|record| record.address).collect();
         addresses.sort_unstable();
         addresses.iter().map(ToString::to_string).collect()
+    }
+
+    /// The files of the node's memory whose names begin so.
+    fn files(&self, start: &str) -> Vec<PathBuf> {
+        let (mut folders, mut files) = (vec![self.folder.path().to_owned()], Vec::new());
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap()) {
+                match entry.file_type().unwrap().is_dir() {
+                    true => folders.push(entry.path()),
+                    false if entry.file_name().to_str().unwrap().starts_with(start) => {
+                        files.push(entry.path());
+                    }
+                    false => {}
+                }
+            }
+        }
+        files
     }
 
     fn lose_memory(&self) {
@@ -303,13 +321,7 @@ fn a_record_that_was_taken_over_is_no_sign_of_a_restored_server() {
 fn an_owner_whose_records_are_gone_leaves_no_file() {
     let [node, _] = taken_over();
     node.del("c1");
-    let mut folders = vec![node.folder.path().to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap()) {
-            assert!(!entry.file_name().to_str().unwrap().starts_with("c1:"), "{entry:?}");
-            folders.extend(entry.file_type().unwrap().is_dir().then(|| entry.path()));
-        }
-    }
+    assert_eq!(node.files("c1:"), [PathBuf::new(); 0]);
 }
 
 #[test]
@@ -369,6 +381,20 @@ fn a_del_without_the_nodes_memory_looks_into_every_subnet() {
     let pools = json!([{"ranges": [{"subnet": "10.1.3.0/29"}]}]);
     assert_eq!(node.call("DEL", "c1", pools, json!({})).exit, 0);
     assert_eq!(node.recorded(), [""; 0]);
+}
+
+#[test]
+fn an_owners_subnet_is_looked_at_also_if_the_network_has_forgotten_it() {
+    let node = Node::new(Kind::default());
+    let other = || json!({"ranges": [{"subnet": "10.1.3.0/29"}]});
+    node.add("c1", pool()).unwrap();
+    std::fs::remove_file(&node.files("site.json")[0]).unwrap();
+    assert_eq!(node.add("c1", other()).unwrap(), "10.1.3.2/29");
+    assert_eq!(node.recorded(), ["10.1.3.2"]);
+    // A subnet that was deleted holds nothing.
+    std::fs::remove_file(&node.files("site.json")[0]).unwrap();
+    node.store.state().gone.insert("lan|10.1.3.0/29|".to_owned());
+    assert_eq!(node.add("c1", pool()).unwrap(), "10.1.2.2/29");
 }
 
 #[test]

@@ -66,6 +66,8 @@ pub struct State {
     pub unwritten: VecDeque<Unwritten>,
     /// The last octets of addresses that a related subnet has.
     pub related: BTreeSet<u8>,
+    /// The subnets that were deleted.
+    pub gone: BTreeSet<String>,
     late: Vec<(String, IpAddr, String)>,
     /// Called before the next record is made, after its server has looked.
     pub between: VecDeque<Between>,
@@ -203,6 +205,9 @@ impl RecordServer for Fake {
         self.log("list");
         let mut state = self.store.state();
         listing.begin();
+        if state.gone.contains(subnet) {
+            return Ok(Listed::NoSubnet);
+        }
         // The first attempt breaks off, as a connection may.
         for record in state.records.get(subnet).into_iter().flatten().take(1) {
             listing.take(record.clone());
