@@ -100,6 +100,13 @@ impl Field {
         }
     }
 
+    fn hash(&self) -> String {
+        match self {
+            Self::Plain(text) => short_hash(text),
+            Self::Hashed(text) => text.clone(),
+        }
+    }
+
     fn shown(&self) -> String {
         match self {
             Self::Plain(text) => text.clone(),
@@ -209,6 +216,12 @@ impl OwnerMark {
             network: (!self.network.is(network)).then(|| self.network.shown()),
             pod: (!self.tail.is_empty()).then(|| self.tail.clone()),
         })
+    }
+
+    /// A name of the owner, which is the same in each of its records.
+    pub(crate) fn owner_key(&self) -> Option<String> {
+        let (container, ifname) = self.holder.as_ref()?;
+        Some([&self.node.hash(), &self.network.hash(), container, ifname].map(|it| &**it).join("/"))
     }
 
     /// The sticky name in words.
@@ -336,6 +349,19 @@ mod tests {
             assert!(!mark.is_of(&other), "{other}");
         }
         assert_eq!(mark.to_holder("wan", None).unwrap().network.as_deref(), Some("lan"));
+    }
+
+    #[test]
+    fn an_owner_has_one_key_with_and_without_a_sticky_name() {
+        // With the name, the network does not fit.
+        let owner = owner(UUID, &"n".repeat(30), "c1", "eth0");
+        let sticky = NameMark::new(owner.scope.network.as_str(), "web", Duration::from_secs(60));
+        let keys = [None, Some(&sticky)].map(|sticky| {
+            let text = OwnerMark::text_of(&owner, sticky, "", 70).unwrap();
+            (OwnerMark::parse(&text).unwrap().unwrap().owner_key().unwrap(), text)
+        });
+        assert!(keys[0].1.contains("/nnn") && keys[1].1.contains("/#"), "{keys:?}");
+        assert_eq!(keys[0].0, keys[1].0);
     }
 
     #[test]

@@ -120,16 +120,13 @@ impl<S: RecordServer> RecordLedger<S> {
             let query = ListQuery { text: None, whole_records: true };
             self.server.list(&subnet.id, query, &mut listing)?;
             let mut addresses: BTreeMap<IpAddr, Vec<&AddressRecord>> = BTreeMap::new();
-            let mut owners: BTreeMap<&str, Vec<&AddressRecord>> = BTreeMap::new();
+            let mut owners: BTreeMap<String, Vec<&AddressRecord>> = BTreeMap::new();
             for record in &listing.records {
                 addresses.entry(record.address).or_default().push(record);
-                let head = record.text.split(' ').next().unwrap_or_default();
-                let Some(mark) = OwnerMark::parse(head) else { continue };
-                match mark {
-                    Ok(mark) if mark.holder.is_some() => {
-                        owners.entry(head).or_default().push(record);
-                    }
-                    Ok(_) => {}
+                let Some(mark) = OwnerMark::parse(&record.text) else { continue };
+                match mark.map(|mark| mark.owner_key()) {
+                    Ok(Some(owner)) => owners.entry(owner).or_default().push(record),
+                    Ok(None) => {}
                     Err(reason) => found.push(format!(
                         "the record {} of {} begins with {PREFIX}, but {reason}: {:?}",
                         record.id, record.address, record.text
@@ -142,7 +139,8 @@ impl<S: RecordServer> RecordLedger<S> {
                 let count = records.len();
                 found.push(format!("{address} has {count} records: {}", held.join("; ")));
             }
-            for (head, records) in owners.iter().filter(|(_, records)| records.len() > most) {
+            for records in owners.values().filter(|records| records.len() > most) {
+                let head = records[0].text.split(' ').next().unwrap_or_default();
                 let held: Vec<String> =
                     records.iter().map(|record| record.address.to_string()).collect();
                 found.push(format!(
