@@ -98,6 +98,11 @@ impl<S: RecordServer> RecordLedger<S> {
             let written = match self.server.write(&record, &text)? {
                 Rewritten::Done(written) => Some(written),
                 Rewritten::Changed => None,
+                // The owner has it, and a claim of another one is withdrawn.
+                Rewritten::Refused => {
+                    let read = self.read_own_mark(owner, &revision.id)?;
+                    read.map(|marked| marked.record).filter(|read| read.stamp == record.stamp)
+                }
                 Rewritten::Unknown => {
                     self.has_unknown = true;
                     let read = self.server.read(&revision.id)?;

@@ -82,7 +82,7 @@ impl<S: RecordServer> RecordLedger<S> {
     }
 
     /// A record, if it is the owner's.
-    fn read_own_mark(&mut self, owner: &Owner, id: &str) -> Result<Option<Marked>> {
+    pub(crate) fn read_own_mark(&mut self, owner: &Owner, id: &str) -> Result<Option<Marked>> {
         let Some(record) = self.server.read(id)? else { return Ok(None) };
         let mark = OwnerMark::parse(&record.text).and_then(Result::ok);
         let mark = mark.filter(|mark| mark.is_of(owner));
@@ -116,7 +116,7 @@ impl<S: RecordServer> RecordLedger<S> {
                 Rewritten::Done(_) => return Ok(true),
                 Rewritten::Changed => return Ok(false),
                 // The name may lose its address, and no owner is left behind.
-                Rewritten::Unknown => {}
+                Rewritten::Refused | Rewritten::Unknown => {}
             }
         }
         self.delete_surely(record)

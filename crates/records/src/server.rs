@@ -206,6 +206,9 @@ pub enum Rewritten {
     Done(AddressRecord),
     /// The record is gone, or it has changed.
     Changed,
+    /// The server refuses the record as it is, such as beside another one of its address. It has not
+    /// changed.
+    Refused,
     /// The record may be written, now or later.
     Unknown,
 }

@@ -254,6 +254,15 @@ fn a_record_that_changed_while_it_was_released_is_released_all_the_same() {
 }
 
 #[test]
+fn an_address_that_cannot_be_kept_for_its_name_is_free() {
+    let node = Node::new(Kind::default());
+    node.add("c1", named()).unwrap();
+    node.store.state().related.insert(2);
+    node.del("c1");
+    assert_eq!(node.recorded(), [""; 0]);
+}
+
+#[test]
 fn a_record_whose_time_was_not_written_is_written_again() {
     let node = Node::new(Kind::default());
     node.add("c1", pool()).unwrap();

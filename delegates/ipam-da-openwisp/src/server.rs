@@ -284,10 +284,20 @@ impl RecordServer for OpenWisp {
         let path = format!("ip-address/{}/", escape(&record.id));
         let body = json!({"description": text}).to_string();
         let ask =
-            Ask { method: Method::Patch, path: &path, body: body.as_bytes(), ok: &[200, 404] };
+            Ask { method: Method::Patch, path: &path, body: body.as_bytes(), ok: &[200, 400, 404] };
         let Some(answer) = self.client.write(ask)? else { return Ok(Rewritten::Unknown) };
-        if answer.status == 404 {
-            return check_absent(&answer, &path).map(|()| Rewritten::Changed);
+        match answer.status {
+            404 => return check_absent(&answer, &path).map(|()| Rewritten::Changed),
+            // It validates the whole record before it writes.
+            400 => {
+                warn!(
+                    "OpenWISP keeps {} as it was: {}",
+                    record.address,
+                    self.client.shown(&answer.body)
+                );
+                return Ok(Rewritten::Refused);
+            }
+            _ => {}
         }
         let json = parse::<AddressJson>(&answer.body, &format!("the answer to {path}"));
         match json.and_then(|json| json.record(None, Clock::of(&answer))) {

@@ -126,6 +126,10 @@ impl State {
         self.records.get(subnet).into_iter().flatten().any(|record| record.address == address)
     }
 
+    fn is_related(&self, address: IpAddr) -> bool {
+        matches!(address, IpAddr::V4(it) if self.related.contains(&it.octets()[3]))
+    }
+
     fn find(&mut self, id: &str) -> Option<&mut AddressRecord> {
         self.records.values_mut().flatten().find(|record| record.id == id)
     }
@@ -255,9 +259,7 @@ impl RecordServer for Fake {
                 free
             }
         };
-        let is_related =
-            matches!(address, IpAddr::V4(it) if state.related.contains(&it.octets()[3]));
-        if state.has(&subnet.id, address) || is_related {
+        if state.has(&subnet.id, address) || state.is_related(address) {
             return Ok(Created::Taken);
         }
         match state.lost.pop_front() {
@@ -305,6 +307,15 @@ impl RecordServer for Fake {
             }
             None => {}
         }
+        let (id, address) = (found.id.clone(), found.address);
+        // A write validates the whole record: no other one of its subnet may have the address.
+        let mut subnets = state.records.values();
+        let of_subnet = subnets.find(|records| records.iter().any(|it| it.id == id));
+        let others = of_subnet.into_iter().flatten().filter(|it| it.id != id);
+        if others.map(|it| it.address).any(|it| it == address) || state.is_related(address) {
+            return Ok(Rewritten::Refused);
+        }
+        let Some(found) = state.find(&id) else { return Ok(Rewritten::Changed) };
         found.text = text.to_owned();
         found.stamp = stamp;
         found.written = Some(SystemTime::now());

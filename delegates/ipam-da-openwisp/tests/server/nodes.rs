@@ -78,6 +78,19 @@ fn an_address_is_taken_from_another_owner_only_with_takeover() {
 }
 
 #[test]
+fn a_record_beside_another_one_stays_with_its_owner_and_is_not_kept_for_a_name() {
+    let site = Site::new();
+    let node = site.node().with_in_pools("sticky", "web").with_in_pools("keep", "1h");
+    let address = node.address("c1");
+    site.twin(&address, "a printer");
+    assert_eq!(node.address("c1"), address);
+    assert_eq!(site.records().len(), 2);
+    node.del("c1");
+    let left: Vec<String> = site.records().into_iter().map(|record| record.description).collect();
+    assert_eq!(left, ["a printer"]);
+}
+
+#[test]
 fn a_node_that_lost_its_memory_finds_what_it_holds() {
     let site = Site::new();
     let node = site.node();

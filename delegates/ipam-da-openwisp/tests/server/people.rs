@@ -68,15 +68,7 @@ fn lint_reports_two_records_of_one_address_and_marks_that_it_cannot_read() {
     let site = Site::new();
     let node = site.node();
     let address = node.address("c1");
-    // As two requests at once leave it: the application looks, and the database does not.
-    let copy = |id: &str, description: &str| {
-        site.server.sql(&format!(
-            "INSERT INTO openwisp_ipam_ipaddress (id, created, modified, ip_address, description, subnet_id) \
-             SELECT '{id}', created, modified, ip_address, '{description}', subnet_id \
-             FROM openwisp_ipam_ipaddress WHERE ip_address = '{address}' LIMIT 1"
-        ));
-    };
-    copy("0123456789abcdef0123456789abcdef", "a second");
+    site.twin(&address, "a second");
     let outcome = node.typed(&["lint"]);
     let told = format!("{}{}", outcome.stdout, outcome.stderr);
     assert!(told.contains(&address), "{told}");

@@ -85,6 +85,19 @@ impl<'a> Site<'a> {
         assert_eq!(self.records(), []);
     }
 
+    /// Adds a second record of an address, as two requests at once leave it: the application looks, and
+    /// the database does not.
+    pub fn twin(&self, address: &str, description: &str) {
+        static COUNT: AtomicU8 = AtomicU8::new(1);
+        let id =
+            format!("{:032x}", 0xabcdef00_u32 + u32::from(COUNT.fetch_add(1, Ordering::Relaxed)));
+        self.server.sql(&format!(
+            "INSERT INTO openwisp_ipam_ipaddress (id, created, modified, ip_address, description, subnet_id) \
+             SELECT '{id}', created, modified, ip_address, '{description}', subnet_id \
+             FROM openwisp_ipam_ipaddress WHERE ip_address = '{address}' LIMIT 1"
+        ));
+    }
+
     /// The host of this number in the subnet.
     pub fn host(&self, number: u8) -> String {
         let (network, _) = self.cidr.rsplit_once('.').unwrap();
