@@ -1,11 +1,13 @@
 //! Claims: a record for each address that is taken, and the outcomes that end in none.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Claim, Commit, Entry, Taken};
 use ipam_kit::allocate::owner_index::now;
 use ipam_kit::{Error, ErrorCode, Result};
+use log::warn;
 
 use crate::ledger::{RecordLedger, RecordToken, contradicts};
 use crate::mark::NameMark;
@@ -38,6 +40,9 @@ pub(crate) enum Refused {
 
 /// How often a claim may meet another one at its address.
 const CLASHES: u32 = 8;
+
+/// How long another claim takes at most until it is withdrawn.
+const WITHDRAWAL: Duration = Duration::from_secs(1);
 
 impl<S: RecordServer> RecordLedger<S> {
     /// Makes a record for each claim, those of kept addresses last: an earlier claim may fail, and a
@@ -167,23 +172,36 @@ impl<S: RecordServer> RecordLedger<S> {
         Ok(Refused::Taken(taken.collect()))
     }
 
-    /// Fails if the server refuses addresses again and again of which it shows no record: a subnet
-    /// around this one has them, or one inside of it. A record may also go before it is looked for.
+    /// Judges an address that the server refuses as used, and of which it shows no record: a subnet
+    /// around this one has it, or one inside of it, or a claim that was withdrawn meanwhile.
+    ///
+    /// # Errors
+    /// Code 102: a requested address is refused again after a pause. Code 11: so many others are
+    /// refused that few can be free.
     fn check_shown(&mut self, claim: &Claim<'_>, subnet: &Subnet, refused: &Refused) -> Result<()> {
         let Refused::Taken(taken) = refused else { return Ok(()) };
         let Some(hidden) = taken.iter().find(|it| it.holder.is_none()) else { return Ok(()) };
-        self.hidden += 1;
-        let most = if claim.request.requested.is_some() { 2 } else { CLASHES };
-        if self.hidden < most {
-            return Ok(());
-        }
+        let is_first = self.hidden.insert(hidden.address);
+        let is_requested = claim.request.requested.is_some();
+        let (code, count) = match (is_requested, is_first) {
+            (true, true) => {
+                self.wait(WITHDRAWAL);
+                return Ok(());
+            }
+            (true, false) => (ErrorCode::TAKEN, String::new()),
+            (false, _) if self.hidden.len() < CLASHES as usize => {
+                warn!("{} refuses {} as used, and shows no record of it", S::NAME, hidden.address);
+                return Ok(());
+            }
+            (false, _) => (ErrorCode::TRY_AGAIN, format!(" and {} others", self.hidden.len() - 1)),
+        };
         let message = format!(
-            "{} refuses {} as used, and shows no record of it in {}: a related subnet has one",
+            "{} refuses {}{count} as used, and shows no record of it in {}: a related subnet has one",
             S::NAME,
             hidden.address,
             subnet.cidr
         );
-        Err(Error::new(ErrorCode::TAKEN, message).at(&claim.request.path).advise(
+        Err(Error::new(code, message).at(&claim.request.path).advise(
             "delete the record in the subnet around this one or inside of it, or exclude the address from the pool",
         ))
     }

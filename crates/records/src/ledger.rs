@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -43,8 +44,8 @@ pub struct RecordLedger<S> {
     pub(crate) has_unknown: bool,
     /// How often a claim of this call met another one at its address.
     pub(crate) clashes: u32,
-    /// How often the server refused an address as used, and showed no record of it.
-    pub(crate) hidden: u32,
+    /// The addresses that the server refused as used, and of which it showed no record.
+    pub(crate) hidden: BTreeSet<IpAddr>,
     /// The lock of the node's first claim, if it is this one.
     first: Option<File>,
 }
@@ -214,10 +215,13 @@ impl<S: RecordServer> RecordLedger<S> {
 
     /// Waits a random time, so that calls that met do not meet again.
     pub(crate) fn pause(&self) {
-        let most =
-            Duration::from_millis(25 << self.clashes.min(5)).min(self.call.deadline.left() / 4);
         let [random, ..] = RandomState::new().build_hasher().finish().to_ne_bytes();
-        std::thread::sleep(most * u32::from(random) / 255);
+        self.wait(Duration::from_millis(25 << self.clashes.min(5)) * u32::from(random) / 255);
+    }
+
+    /// Waits, at most for a part of the time that is left.
+    pub(crate) fn wait(&self, time: Duration) {
+        std::thread::sleep(time.min(self.call.deadline.left() / 4));
     }
 }
 
@@ -256,7 +260,7 @@ impl<S: RecordServer> Ledger for RecordLedger<S> {
             trusts_notes: true,
             has_unknown: false,
             clashes: 0,
-            hidden: 0,
+            hidden: BTreeSet::new(),
             first: None,
         })
     }

@@ -9,6 +9,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use common::{Fake, Kind, Lost, Store, Unwritten};
 use ipam_kit::allocate::Allocate;
@@ -334,18 +336,44 @@ fn an_owner_whose_records_are_gone_leaves_no_file() {
 }
 
 #[test]
-fn an_address_that_a_related_subnet_has_is_told_at_once() {
+fn addresses_that_a_related_subnet_has_end_an_add_soon() {
     let node = Node::new(Kind::default());
     node.store.state().related = (0..=u8::MAX).collect();
-    for pool in [
-        json!({"ranges": [{"subnet": "10.1.2.0/24"}], "requested-ip": "10.1.2.9"}),
-        json!({"ranges": [{"subnet": "10.1.2.0/24"}]}),
+    for (pool, expected) in [
+        (json!({"ranges": [{"subnet": "10.1.2.0/24"}], "requested-ip": "10.1.2.9"}), 102),
+        (json!({"ranges": [{"subnet": "10.1.2.0/24"}]}), 11),
     ] {
         let (code, message) = node.add("c1", pool).unwrap_err();
-        assert!(code == 102 && message.contains("a related subnet has one"), "{code} {message}");
+        assert!(code == expected && message.contains("a related subnet has one"), "{message}");
         let requests = node.store.requests();
         assert!(requests.len() <= 8 * 3 + 1, "{requests:?}");
     }
+}
+
+#[test]
+fn a_requested_address_is_tried_again_after_another_claim_of_it_was_withdrawn() {
+    let node = Node::new(Kind::default());
+    node.store.state().related.insert(9);
+    let store = node.store.clone();
+    let withdrawal = thread::spawn(move || {
+        while !store.state().requests.contains(&"create".to_owned()) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        thread::sleep(Duration::from_millis(50));
+        store.state().related.clear();
+    });
+    let wish = json!({"ranges": [{"subnet": "10.1.2.0/24"}], "requested-ip": "10.1.2.9"});
+    assert_eq!(node.add("c1", wish).unwrap(), "10.1.2.9/24");
+    withdrawal.join().unwrap();
+}
+
+#[test]
+fn a_few_addresses_of_a_related_subnet_are_skipped() {
+    let node = Node::new(Kind::default());
+    node.store.state().related = (0..=6).collect();
+    let wide = json!({"ranges": [{"subnet": "10.1.2.0/24"}]});
+    let address = node.add("c1", wide).unwrap();
+    assert_eq!(node.recorded(), [address.trim_end_matches("/24")]);
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn an_export_that_may_be_cut_is_not_believed() {
         .with_pools(&["s"])
         .with("organization", ORGANIZATION);
     let (code, text) = node.call("ADD", "c1").failure();
-    assert_eq!(code, 102, "{text}");
+    assert_eq!(code, 11, "{text}");
     let seen = fake.seen.lock().unwrap();
     let claim =
         seen.iter().find(|request| request.starts_with("POST") && request.contains("10.9."));
