@@ -10,11 +10,10 @@ use ipam_kit::{Error, ErrorCode, Result};
 use log::warn;
 
 use crate::ledger::{RecordLedger, RecordToken, contradicts};
-use crate::mark::NameMark;
 use crate::owner_file::Attempt;
 use crate::pools::SubnetPool;
 use crate::server::{AddressRecord, Created, RecordServer, Subnet};
-use crate::sight::{SubnetSight, Watch};
+use crate::sight::{Marked, SubnetSight, Watch};
 
 /// A record that this change has made.
 pub(crate) struct Made {
@@ -78,11 +77,14 @@ impl<S: RecordServer> RecordLedger<S> {
         let sticky = claim.request.sticky.as_ref().map(|sticky| &*sticky.name);
         let name = sticky.and_then(|name| Some((name, token.names.get(name)?.clone())));
         let replaced = claim.replaces.as_ref();
-        let sight_of = |address| token.sight(&pool.subnet_of(Some(address))?.id);
+        let sights = token.sights.iter().filter(|sight| pool.has(&sight.subnet.id));
+        let hash = name.as_ref().map(|(_, mark)| &*mark.hash);
+        let named = sights.clone().flat_map(|sight| hash.map(|hash| sight.with_name(hash)));
+        let named: Vec<&Marked> = named.flatten().collect();
         let is_free = |address: &&IpAddr| {
-            let sight = sight_of(**address);
-            let used = sight.is_some_and(|sight| sight.used.contains(address));
-            !used || replaced.is_some() || bearer(sight, name.as_ref(), **address).is_some()
+            let is_used = sights.clone().any(|sight| sight.used.contains(*address));
+            let is_named = named.iter().any(|marked| marked.record.address == **address);
+            !is_used || replaced.is_some() || is_named
         };
         let address = claim.candidates.iter().find(is_free).copied();
         if address.is_none() && !claim.candidates.is_empty() {
@@ -93,19 +95,22 @@ impl<S: RecordServer> RecordLedger<S> {
         };
         let sight = token.sight(&subnet.id);
         let was_viewed_free = sight.is_some_and(|sight| sight.is_whole);
-        let in_the_way = address.and_then(|address| {
-            let bearer = bearer(sight, name.as_ref(), address);
-            bearer.or_else(|| sight?.expired.get(&address).cloned())
-        });
+        let expired = address.and_then(|address| sight?.expired.get(&address));
+        // All others lose the name; an address that is kept for it stays so if another is claimed.
+        let named = named
+            .into_iter()
+            .filter(|named| named.mark.holder.is_some() || Some(named.record.address) == address);
+        let in_the_way: Vec<AddressRecord> =
+            named.map(|named| &named.record).chain(expired).cloned().collect();
         if let Some(entry) = replaced
             && !self.remove_replaced(entry)?
         {
             return Ok(Some(Refused::Changed));
         }
-        if let Some(record) = in_the_way
-            && !self.delete_surely(&record)?
-        {
-            return Ok(Some(Refused::Changed));
+        for record in &in_the_way {
+            if !self.delete_surely(record)? {
+                return Ok(Some(Refused::Changed));
+            }
         }
         let text = self.text(owner, name.as_ref().map(|(name, mark)| (*name, mark)))?;
         let at = now();
@@ -247,16 +252,4 @@ impl<S: RecordServer> RecordLedger<S> {
         };
         Ok(Commit::Lost { taken, view: None })
     }
-}
-
-/// The record that has a name at an address.
-fn bearer(
-    sight: Option<&SubnetSight>,
-    name: Option<&(&str, NameMark)>,
-    address: IpAddr,
-) -> Option<AddressRecord> {
-    let (_, mark) = name?;
-    let sight = sight?;
-    let bearer = sight.rival(&mark.hash).or_else(|| sight.kept(&mark.hash))?;
-    (bearer.record.address == address).then(|| bearer.record.clone())
 }

@@ -4,7 +4,7 @@
 //! was read after it: of two claims of one address, the one that reads last sees the other. Both are
 //! withdrawn if both were seen.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipam_kit::Result;
 use ipam_kit::allocate::Owner;
@@ -13,7 +13,8 @@ use log::debug;
 
 use crate::claim::{Made, Refused};
 use crate::ledger::{RecordLedger, RecordToken, Revision, contradicts};
-use crate::server::RecordServer;
+use crate::mark::NameMark;
+use crate::server::{RecordServer, Subnet};
 use crate::sight::{SubnetSight, Watch};
 
 /// How often a list is read until it shows a record that exists.
@@ -43,24 +44,35 @@ impl<S: RecordServer> RecordLedger<S> {
             ..Watch::of(owner)
         };
         let known: BTreeSet<&String> = watch.known.values().map(|record| &record.id).collect();
-        let subnets: BTreeSet<&String> = made.iter().map(|made| &made.subnet.id).collect();
-        let mut met = Vec::new();
-        for id in subnets {
+        let mut subnets: BTreeMap<&String, &Subnet> = BTreeMap::new();
+        for made in made {
+            // Another claim of the name may be in another subnet of the pool.
+            let pool = token.pools.get(&change.claim[made.claim].request.path);
+            let others = pool.filter(|_| has_name(made)).into_iter().flat_map(|pool| &pool.subnets);
+            subnets.extend(others.chain([&made.subnet]).map(|subnet| (&subnet.id, subnet)));
+        }
+        let mut sights = Vec::new();
+        for (id, subnet) in subnets {
             let here: Vec<&Made> = made.iter().filter(|made| made.subnet.id == *id).collect();
-            let sight = self.look_after(&here, &watch)?;
-            for made in &here {
-                let address = made.record.address;
-                let name = change.claim[made.claim].request.sticky.as_ref();
-                let name = name.and_then(|name| token.names.get(&name.name));
-                let has_rival = name.is_some_and(|name| sight.rival(&name.hash).is_some());
-                if sight.is_shared(address) || has_rival {
-                    debug!("{} met another record at {address}", made.record.id);
-                    met.push(Taken { claim: made.claim, address, holder: None });
-                }
+            sights.push(self.look_after(subnet, &here, &watch)?);
+        }
+        let mut met = Vec::new();
+        for made in made {
+            let address = made.record.address;
+            let name = change.claim[made.claim].request.sticky.as_ref();
+            let name = name.and_then(|name| token.names.get(&name.name));
+            let mut here = sights.iter().filter(|sight| sight.subnet.id == made.subnet.id);
+            let has_rival = |name: &NameMark| {
+                sights.iter().any(|sight| sight.rivals(&name.hash).next().is_some())
+            };
+            if here.any(|sight| sight.is_shared(address)) || name.is_some_and(has_rival) {
+                debug!("{} met another record at {address}", made.record.id);
+                met.push(Taken { claim: made.claim, address, holder: None });
             }
-            for surplus in sight.own.iter().filter(|own| !known.contains(&own.record.id)) {
-                self.delete_surely(&surplus.record)?;
-            }
+        }
+        let own = sights.iter().flat_map(|sight| &sight.own);
+        for surplus in own.filter(|own| !known.contains(&own.record.id)) {
+            self.delete_surely(&surplus.record)?;
         }
         if met.is_empty() {
             return Ok(None);
@@ -69,10 +81,14 @@ impl<S: RecordServer> RecordLedger<S> {
     }
 
     /// A list of a subnet that shows the records that were made in it.
-    fn look_after(&mut self, made: &[&Made], watch: &Watch) -> Result<SubnetSight> {
+    fn look_after(
+        &mut self,
+        subnet: &Subnet,
+        made: &[&Made],
+        watch: &Watch,
+    ) -> Result<SubnetSight> {
         let mut missing = String::new();
         for _ in 0..LOOKS {
-            let subnet = &made[0].subnet;
             let sight = SubnetSight::look(&mut self.server, subnet, watch, None)?;
             let Some(sight) = sight else {
                 return Err(contradicts::<S>(format!("the subnet {} is missing", subnet.cidr)));

@@ -160,14 +160,17 @@ impl SubnetSight {
         self.count(address) > own
     }
 
-    /// The record of another owner that has one of the watched names.
-    pub(crate) fn rival(&self, name: &str) -> Option<&Marked> {
-        self.named.iter().find(|named| named.mark.holder.is_some() && named.has_name(name))
+    /// The records that have a watched name: of other owners, then those that are kept for it.
+    pub(crate) fn with_name(&self, name: &str) -> impl Iterator<Item = &Marked> {
+        let named = move |marked: &&Marked| marked.has_name(name);
+        let kept = self.named.iter().filter(|marked| marked.mark.holder.is_none());
+        self.rivals(name).chain(kept.filter(named))
     }
 
-    /// The record of an address that is kept for a name.
-    pub(crate) fn kept(&self, name: &str) -> Option<&Marked> {
-        self.named.iter().find(|named| named.mark.holder.is_none() && named.has_name(name))
+    /// The records of other owners that have a watched name.
+    pub(crate) fn rivals(&self, name: &str) -> impl Iterator<Item = &Marked> {
+        let held = self.named.iter().filter(|marked| marked.mark.holder.is_some());
+        held.filter(move |marked| marked.has_name(name))
     }
 }
 
@@ -301,8 +304,8 @@ mod tests {
         let web = sticky_hash("lan", "web");
         assert_eq!(sight.own.len(), 1);
         assert_eq!(sight.used, [2, 3, 4, 5, 7, 9].map(ip).into());
-        assert_eq!(sight.rival(&web).unwrap().record.address, ip(5));
-        assert!(sight.kept(&web).is_none());
+        let rivals: Vec<_> = sight.rivals(&web).map(|rival| rival.record.address).collect();
+        assert_eq!((rivals, sight.with_name(&web).count()), (vec![ip(5)], 1));
         assert_eq!(sight.expired.keys().copied().collect::<Vec<_>>(), [ip(6)]);
         assert_eq!(sight.watched[&ip(9)].id, "id-9");
     }

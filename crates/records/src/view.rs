@@ -126,20 +126,19 @@ impl<S: RecordServer> RecordLedger<S> {
         let name = request.sticky.as_ref().and_then(|sticky| names.get(&sticky.name));
         let mut kept = None;
         if let Some(name) = name {
-            for sight in &sights {
-                if let Some(rival) = sight.rival(&name.hash) {
-                    if !request.may_take_over() {
-                        return Err(held_by_rival(request, rival, self));
-                    }
-                    warn!(
-                        "takes over {} of the sticky name {:?}: takeover is true",
-                        rival.record.address,
-                        request.sticky.as_ref().map_or("", |sticky| &*sticky.name)
-                    );
+            for rival in sights.iter().flat_map(|sight| sight.rivals(&name.hash)) {
+                if !request.may_take_over() {
+                    return Err(held_by_rival(request, rival, self));
                 }
-                let bearer = sight.rival(&name.hash).or_else(|| sight.kept(&name.hash));
-                kept = kept.or(bearer.map(|bearer| bearer.record.address));
+                warn!(
+                    "takes over {} of the sticky name {:?}: takeover is true",
+                    rival.record.address,
+                    request.sticky.as_ref().map_or("", |sticky| &*sticky.name)
+                );
             }
+            let named = sights.iter().flat_map(|sight| sight.with_name(&name.hash));
+            let mut addresses = named.map(|marked| marked.record.address);
+            kept = addresses.find(|address| pool.set.refusal(*address).is_none());
         }
         let is_whole = sights.iter().all(|sight| sight.is_whole);
         if is_whole && is_full(pool, &sights) {

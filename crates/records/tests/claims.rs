@@ -435,6 +435,27 @@ fn an_owners_subnet_is_looked_at_also_if_the_network_has_forgotten_it() {
 }
 
 #[test]
+fn a_takeover_of_a_name_ends_every_other_record_of_it() {
+    let node = Node::new(Kind::default());
+    node.add("c1", named()).unwrap();
+    // Another owner has the name, too, as two claims without a second list left it.
+    let mut twin = node.store.state().records["lan|10.1.2.0/29|"][0].clone();
+    twin = AddressRecord {
+        id: "twin".into(),
+        address: [10, 1, 2, 5].into(),
+        text: twin.text.replace("/c1/", "/c3/"),
+        ..twin
+    };
+    node.store.state().records.get_mut("lan|10.1.2.0/29|").unwrap().push(twin);
+    // Both are outside of the ranges by now.
+    let range = json!({"subnet": "10.1.2.0/29", "rangeStart": "10.1.2.6"});
+    let pool = json!({"ranges": [range], "sticky": "web", "keep": "1h"});
+    let taken = node.other().add_with("c2", pool, json!({"takeover": true})).unwrap();
+    assert_eq!(taken, "10.1.2.6/29");
+    assert_eq!(node.recorded(), ["10.1.2.6"]);
+}
+
+#[test]
 fn a_container_id_that_does_not_fit_is_error_4_and_takes_nothing() {
     let node = Node::new(Kind::default());
     let (code, message) = node.add(&"z".repeat(90), pool()).unwrap_err();
