@@ -1,7 +1,6 @@
 //! A change of an owner: claims, then leases that stay, then leases to release.
 
 use ipam_kit::allocate::ledger::{Change, Commit};
-use ipam_kit::allocate::owner_index::now;
 use ipam_kit::allocate::{Lease, Owner, Strategy};
 use ipam_kit::{Error, Result};
 
@@ -9,11 +8,8 @@ use crate::claim::{Made, Refused};
 use crate::ledger::{RecordLedger, RecordToken, Revision, contradicts};
 use crate::mark::NotedOwner;
 use crate::memory::RecordNote;
-use crate::owner_file::{NotedRecord, OwnerRecords};
+use crate::owner_file::{Attempt, NotedRecord, OwnerRecords};
 use crate::server::{AddressRecord, RecordServer, Rewritten};
-
-/// After how long a request of a killed call is certainly over, in milliseconds.
-const SETTLED: u64 = 600_000;
 
 impl<S: RecordServer> RecordLedger<S> {
     /// Makes a change that claims or keeps.
@@ -162,8 +158,8 @@ impl<S: RecordServer> RecordLedger<S> {
         });
         let records: Vec<NotedRecord> = stay.chain(leave).chain(new).flatten().collect();
         let is_settled = before.is_none_or(|note| {
-            let mut attempts = note.attempts.iter();
-            note.sure || (attempts.len() > 0 && attempts.all(|it| now().abs_diff(it.at) > SETTLED))
+            let has_attempts = !note.attempts.is_empty();
+            note.sure || has_attempts && note.attempts.iter().all(Attempt::is_settled)
         });
         let sure = is_settled && !self.has_unknown;
         let attempts = match sure {

@@ -93,7 +93,7 @@ impl<S: RecordServer> RecordLedger<S> {
             self.memory.forget_record(&gone.id);
         }
         if held.is_empty() {
-            turn.forget();
+            turn.leave(Vec::new(), false);
         }
     }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ipam_kit::allocate::Owner;
+use ipam_kit::allocate::owner_index::now;
 use ipam_kit::host::{is_at, lock, make_private_folder, open_own};
 use ipam_kit::{Error, ErrorCode, Result};
 use log::{debug, warn};
@@ -58,6 +59,16 @@ pub(crate) struct Attempt {
     pub(crate) address: Option<IpAddr>,
     /// In milliseconds since 1970 by this node's clock.
     pub(crate) at: u64,
+}
+
+/// After how long a request of a killed call is certainly over, in milliseconds.
+const SETTLED: u64 = 600_000;
+
+impl Attempt {
+    /// Whether the server has certainly carried out the request, or never will.
+    pub(crate) fn is_settled(&self) -> bool {
+        now().abs_diff(self.at) > SETTLED
+    }
 }
 
 impl OwnerFile {
@@ -119,6 +130,19 @@ impl OwnerFile {
             let _ = file.set_len(0);
         }
         self.note = Some(note);
+    }
+
+    /// Notes the records that a release leaves, and whether there are others. An attempt that may
+    /// still be carried out leaves the note unsure, so that the next call looks again.
+    pub(crate) fn leave(&mut self, records: Vec<NotedRecord>, has_others: bool) {
+        let before = self.note.clone().unwrap_or_default();
+        let attempts: Vec<Attempt> =
+            before.attempts.into_iter().filter(|attempt| !attempt.is_settled()).collect();
+        let is_nothing = records.is_empty() && attempts.is_empty();
+        if is_nothing && (before.sure || !has_others) {
+            return self.forget();
+        }
+        self.write(OwnerRecords { sure: before.sure && attempts.is_empty(), records, attempts });
     }
 
     /// Forgets an owner that holds nothing.

@@ -1,5 +1,7 @@
 //! Releases: a record is deleted by its id, after a read that shows whose it is.
 
+use std::collections::BTreeSet;
+
 use ipam_kit::allocate::ledger::{Change, Commit, Entry};
 use ipam_kit::allocate::removal::{may_be_held, removed_unless_failed};
 use ipam_kit::allocate::{Lease, Owner, Scope};
@@ -8,7 +10,6 @@ use ipam_kit::{Error, Result};
 
 use crate::ledger::{RecordLedger, RecordToken, Revision};
 use crate::mark::OwnerMark;
-use crate::owner_file::{NotedRecord, OwnerRecords};
 use crate::server::{AddressRecord, Deleted, RecordServer, Rewritten};
 use crate::sight::Marked;
 
@@ -46,16 +47,12 @@ impl<S: RecordServer> RecordLedger<S> {
                 return Ok(self.outdated());
             }
         }
-        let ids: Vec<&String> =
-            read.iter().map(|it| &it.record).chain(&seen).map(|it| &it.id).collect();
-        let is_gone = |record: &NotedRecord| ids.contains(&&record.id);
-        match token.turn.note().cloned() {
-            _ if change.leave.is_empty() => token.turn.forget(),
-            Some(mut note) if !ids.is_empty() => {
-                note.records.retain(|record| !is_gone(record));
-                token.turn.write(OwnerRecords { sure: note.sure, ..note });
-            }
-            _ => {}
+        let left: BTreeSet<String> =
+            change.leave.iter().filter_map(Revision::read).map(|revision| revision.id).collect();
+        if let Some(note) = token.turn.note() {
+            let mut records = note.records.clone();
+            records.retain(|record| left.contains(&record.id));
+            token.turn.leave(records, !left.is_empty());
         }
         Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() })
     }
@@ -186,7 +183,7 @@ impl<S: RecordServer> RecordLedger<S> {
             && let Some(mut note) = turn.note().cloned()
         {
             note.records.retain(|noted| noted.id != record.id);
-            if note.records.is_empty() { turn.forget() } else { turn.write(note) }
+            turn.leave(note.records, false);
         }
         Ok(true)
     }

@@ -210,6 +210,22 @@ fn a_claim_whose_answer_was_lost_is_looked_up_and_nothing_is_held_twice() {
 }
 
 #[test]
+fn a_del_notes_the_attempts_that_may_still_be_carried_out() {
+    let node = Node::new(Kind::default());
+    node.store.state().lost.push_back(Lost::Never);
+    node.add("c1", pool()).unwrap();
+    node.del("c1");
+    let [note] = &node.files("c1:")[..] else { panic!("{:?}", node.files("")) };
+    let text = std::fs::read_to_string(note).unwrap();
+    assert!(text.contains("\"sure\":false") && text.contains("10.1.2.2"), "{text}");
+    // The next call of the owner looks there, wherever its pools are.
+    let other = json!({"ranges": [{"subnet": "10.1.3.0/29"}]});
+    node.store.state().late("lan|10.1.2.0/29|", [10, 1, 2, 2].into(), "ipd:n1/lan/c1/eth0");
+    assert_eq!(node.add("c1", other).unwrap(), "10.1.3.2/29");
+    assert_eq!(node.recorded(), ["10.1.3.2"]);
+}
+
+#[test]
 fn a_record_that_a_kill_left_is_confirmed_before_it_is_answered() {
     let node = Node::new(Kind::default());
     // The claim is made, and its call knows nothing of it.

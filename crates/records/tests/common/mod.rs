@@ -122,6 +122,11 @@ impl State {
         record
     }
 
+    /// A request that is carried out after its client has gone.
+    pub fn late(&mut self, subnet: &str, address: IpAddr, text: &str) {
+        self.insert(subnet, address, text);
+    }
+
     fn has(&self, subnet: &str, address: IpAddr) -> bool {
         self.records.get(subnet).into_iter().flatten().any(|record| record.address == address)
     }
