@@ -108,7 +108,7 @@ impl<S: RecordServer> RecordLedger<S> {
             return Ok(Some(Refused::Changed));
         }
         for record in &in_the_way {
-            if !self.delete_surely(record)? {
+            if !self.delete_others(record)? {
                 return Ok(Some(Refused::Changed));
             }
         }

@@ -1,15 +1,15 @@
 //! A change of an owner: claims, then leases that stay, then leases to release.
 
+use std::collections::BTreeSet;
+
 use ipam_kit::allocate::ledger::{Change, Commit};
 use ipam_kit::allocate::{Lease, Owner, Strategy};
 use ipam_kit::{Error, Result};
 
 use crate::claim::{Made, Refused};
 use crate::ledger::{RecordLedger, RecordToken, Revision, contradicts};
-use crate::mark::NotedOwner;
-use crate::memory::RecordNote;
 use crate::owner_file::{Attempt, NotedRecord, OwnerRecords};
-use crate::server::{AddressRecord, RecordServer, Rewritten};
+use crate::server::{RecordServer, Rewritten};
 
 impl<S: RecordServer> RecordLedger<S> {
     /// Makes a change that claims or keeps.
@@ -19,6 +19,9 @@ impl<S: RecordServer> RecordLedger<S> {
         mut token: RecordToken,
         change: &Change<'_>,
     ) -> Result<Commit<RecordToken>> {
+        let dropped: BTreeSet<String> =
+            change.drop.iter().filter_map(Revision::read).map(|revision| revision.id).collect();
+        token.turn.begin_release(|id| dropped.contains(id));
         let before = token.turn.note().cloned();
         let (mut made, mut kept) = (Vec::new(), Vec::new());
         match self.change_all(owner, &mut token, change, &mut made, &mut kept) {
@@ -45,7 +48,7 @@ impl<S: RecordServer> RecordLedger<S> {
             let revision = Revision::of(&made.record, &made.subnet.id).to_json();
             claimed.push(claim.lease(made.record.address, revision));
         }
-        self.note_all(owner, &mut token, before.as_ref(), change, &kept, &claimed, &made);
+        self.note_all(&mut token, before.as_ref(), change, &kept, &claimed, &made);
         Ok(Commit::Done { kept, claimed })
     }
 
@@ -127,10 +130,8 @@ impl<S: RecordServer> RecordLedger<S> {
         Error::join(failed.collect::<Vec<_>>())
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one change")]
     fn note_all(
         &mut self,
-        owner: &Owner,
         token: &mut RecordToken,
         before: Option<&OwnerRecords>,
         change: &Change<'_>,
@@ -147,6 +148,7 @@ impl<S: RecordServer> RecordLedger<S> {
                 address: lease.address.addr(),
                 id: revision.id,
                 subnet: revision.subnet,
+                ending: false,
             })
         };
         let taken = |lease: &Lease| lease.taken.and_then(milliseconds);
@@ -166,16 +168,6 @@ impl<S: RecordServer> RecordLedger<S> {
             true => Vec::new(),
             false => token.turn.note().map(|note| note.attempts.clone()).unwrap_or_default(),
         };
-        let latest = made.iter().map(|made| {
-            let AddressRecord { id, address, .. } = &made.record;
-            let note =
-                RecordNote { id: id.clone(), address: *address, owner: NotedOwner::of(owner) };
-            (made.subnet.id.clone(), note)
-        });
-        let latest: Vec<_> = latest.collect();
-        if !latest.is_empty() {
-            self.memory.remember_records(&latest);
-        }
         for (lease, claim) in claimed.iter().zip(&change.claim) {
             if claim.request.strategy == Strategy::RoundRobin
                 && let Some(pool) = token.pools.get(&claim.request.path)

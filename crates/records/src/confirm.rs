@@ -54,7 +54,11 @@ impl<S: RecordServer> RecordLedger<S> {
         let mut sights = Vec::new();
         for (id, subnet) in subnets {
             let here: Vec<&Made> = made.iter().filter(|made| made.subnet.id == *id).collect();
-            sights.push(self.look_after(subnet, &here, &watch)?);
+            let noted = token.sight(id).map(|sight| sight.noted().to_vec()).unwrap_or_default();
+            let sight = self.look_after(subnet, &here, &Watch { noted, ..watch.clone() })?;
+            // The server may have been restored since the view.
+            self.check_latest(&sight)?;
+            sights.push(sight);
         }
         let mut met = Vec::new();
         for made in made {

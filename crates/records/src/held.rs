@@ -78,23 +78,10 @@ impl<S: RecordServer> RecordLedger<S> {
             );
             sights.push(sight);
         }
-        if self.call.releases {
-            self.forget_gone(&mut turn, &held);
-        }
-        Ok(shown(turn, held, true, sights))
-    }
-
-    /// Forgets noted records that are gone before their release, such as by a takeover, and an owner
-    /// that holds nothing.
-    fn forget_gone(&mut self, turn: &mut OwnerFile, held: &[Lease]) {
-        let ids: Vec<String> = held.iter().filter_map(Revision::read).map(|it| it.id).collect();
-        let noted = turn.note().into_iter().flat_map(|note| &note.records);
-        for gone in noted.filter(|noted| !ids.contains(&noted.id)) {
-            self.memory.forget_record(&gone.id);
-        }
-        if held.is_empty() {
+        if self.call.releases && held.is_empty() {
             turn.leave(Vec::new(), false);
         }
+        Ok(shown(turn, held, true, sights))
     }
 
     /// Reads the noted records of an owner; `None` if one is not as it was noted.

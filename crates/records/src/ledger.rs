@@ -23,7 +23,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::mark::{NameMark, OwnerMark, short_hash};
+use crate::mark::{NameMark, NotedOwner, OwnerMark, short_hash};
 use crate::memory::SiteMemory;
 use crate::owner_file::OwnerFile;
 use crate::pools::{self, SubnetPool};
@@ -63,10 +63,10 @@ pub(crate) struct RecordCall {
     /// The pod, for the text of a record.
     pod: String,
     /// The files of owners.
-    owners: PathBuf,
+    pub(crate) owners: PathBuf,
     /// The pools of the call, as far as they can be read.
     pub(crate) pools: Vec<PoolRequest>,
-    deadline: Deadline,
+    pub(crate) deadline: Deadline,
 }
 
 /// The guard of a commit: what a view has shown.
@@ -173,18 +173,13 @@ impl<S: RecordServer> RecordLedger<S> {
     /// Waits for the turn of an owner.
     pub(crate) fn turn(&self, owner: &Owner) -> Result<OwnerFile> {
         let give_up = Instant::now() + self.call.deadline.left() * 9 / 10;
-        OwnerFile::take(&self.call.owners, owner, give_up, self.call.claims)
+        OwnerFile::take(&self.call.owners, &NotedOwner::of(owner), give_up, self.call.claims)
     }
 
     /// The text of an owner's record.
     pub(crate) fn text(&self, owner: &Owner, name: Option<(&str, &NameMark)>) -> Result<String> {
         let tail = name.map_or(&*self.call.pod, |(name, _)| name);
         OwnerMark::text_of(owner, name.map(|(_, mark)| mark), tail, self.rules.longest_text)
-    }
-
-    /// Fails on ADD and STATUS if the server was seen to be restored.
-    pub(crate) fn check_not_restored(&self) -> Result<()> {
-        self.memory.check_not_restored(S::NAME)
     }
 
     /// Fails if an ADD would fail: for the first time on this node with a proof of each right.

@@ -8,9 +8,9 @@
 //! # Rooms
 //!
 //! From the top: ledger (the seam's methods) → view · held · commit · claim · confirm · release ·
-//! scan · present → pools (subnets by name) · sight (a subnet as one list showed it) → memory (what
-//! all calls of the node share) · owner_file (one owner's lock and note) → mark · packing → server
-//! (the seam under the ledger)
+//! restored · scan · present → pools (subnets by name) · sight (a subnet as one list showed it) →
+//! memory (what all calls of the node share) · node_records (all owners' notes) · owner_file (one
+//! owner's lock and note) → mark · packing → server (the seam under the ledger)
 
 #![warn(unreachable_pub)]
 
@@ -21,11 +21,13 @@ mod held;
 mod ledger;
 mod mark;
 mod memory;
+mod node_records;
 mod owner_file;
 mod packing;
 mod pools;
 mod present;
 mod release;
+mod restored;
 mod scan;
 pub mod server;
 mod sight;

@@ -37,17 +37,18 @@ pub(crate) struct OwnerMark {
 /// An owner in the node's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NotedOwner {
-    node: String,
-    network: String,
-    container: String,
-    ifname: String,
+    pub(crate) network: String,
+    /// The [`short_hash`] of the node.
+    pub(crate) node: String,
+    pub(crate) container: String,
+    pub(crate) ifname: String,
 }
 
 impl NotedOwner {
     pub(crate) fn of(owner: &Owner) -> Self {
         Self {
-            node: owner.scope.node.clone(),
             network: owner.scope.network.to_string(),
+            node: short_hash(&owner.scope.node),
             container: owner.container.to_string(),
             ifname: owner.ifname.to_string(),
         }
@@ -56,7 +57,7 @@ impl NotedOwner {
 
 impl fmt::Display for NotedOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.container, self.ifname)
+        write!(f, "{}/{} on {}", self.container, self.ifname, self.network)
     }
 }
 
@@ -194,14 +195,19 @@ impl OwnerMark {
     }
 
     pub(crate) fn is_of(&self, owner: &Owner) -> bool {
-        self.is_of_noted(&NotedOwner::of(owner))
+        self.has_holder(owner.container.as_str(), owner.ifname.as_str())
+            && self.node.is(&owner.scope.node)
+            && self.is_of_network(&owner.scope)
     }
 
     pub(crate) fn is_of_noted(&self, owner: &NotedOwner) -> bool {
-        let is_holder = self.holder.as_ref().is_some_and(|(container, ifname)| {
-            *container == owner.container && *ifname == owner.ifname
-        });
-        is_holder && self.node.is(&owner.node) && self.network.is(&owner.network)
+        self.has_holder(&owner.container, &owner.ifname)
+            && self.network.is(&owner.network)
+            && self.node.hash() == owner.node
+    }
+
+    fn has_holder(&self, container: &str, ifname: &str) -> bool {
+        self.holder.as_ref().is_some_and(|holder| (&*holder.0, &*holder.1) == (container, ifname))
     }
 
     /// The holder as a scan of this network shows it. `node` is the name of a node whose hash the mark

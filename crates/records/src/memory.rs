@@ -1,6 +1,6 @@
 //! The node's memory of a server, which all calls of the node share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::mark::NotedOwner;
 use crate::server::Subnet;
 
-/// The memory of a server: pools by name, the subnets that networks have used, and this node's
-/// latest records, which reveal a server that was restored from a backup.
+/// The memory of a server: pools by name, the subnets that networks have used, and whether it was
+/// seen to be restored from a backup.
 #[derive(Debug)]
 pub(crate) struct SiteMemory {
     store: StoreMemory<SiteRecord>,
@@ -27,8 +27,6 @@ struct SiteRecord {
     pools: BTreeMap<String, SubnetNote>,
     /// The subnets that each network has used, by their ids.
     used: BTreeMap<String, BTreeMap<String, Subnet>>,
-    /// The latest records of this node in each subnet, the oldest first.
-    latest: BTreeMap<String, Vec<RecordNote>>,
     /// The address that this node gave last, of pools that are given out round robin.
     cursors: BTreeMap<String, IpAddr>,
     /// When the server last showed the rights of a claim, in milliseconds since 1970.
@@ -39,7 +37,13 @@ struct SiteRecord {
     met: Option<u64>,
     /// The sight that proved a restored server.
     #[serde(skip_serializing_if = "Option::is_none")]
-    restored: Option<String>,
+    missing: Option<MissingRecord>,
+    /// The ids of records of this node whose addresses others have: a takeover explains it.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    replaced: BTreeSet<String>,
+    /// When a person accepted the server, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accepted: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -49,12 +53,15 @@ struct SubnetNote {
     read: u64,
 }
 
-/// A record of this node that was confirmed.
+/// A record that an owner of this node has by its note, and the server no more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RecordNote {
-    pub(crate) id: String,
+pub(crate) struct MissingRecord {
     pub(crate) address: IpAddr,
     pub(crate) owner: NotedOwner,
+    /// The sight in words.
+    pub(crate) sight: String,
+    /// Whether a person has begun to claim what is missing: only the acceptance of the server ends it.
+    pub(crate) is_certain: bool,
 }
 
 /// For how long a pool's subnet counts, and the rights of a claim, in milliseconds.
@@ -62,9 +69,6 @@ const POOL: u64 = 300_000;
 
 /// For how long others are expected to take addresses at the same time, in milliseconds.
 const MET: u64 = 600_000;
-
-/// How many records of a subnet are remembered.
-const LATEST: usize = 8;
 
 impl SiteMemory {
     pub(crate) fn read(path: PathBuf, is_trusting: bool) -> Self {
@@ -127,7 +131,6 @@ impl SiteMemory {
         self.store.remember_hint(|record| {
             record.pools.retain(|_, note| note.subnet.id != id);
             record.used.values_mut().for_each(|used| drop(used.remove(id)));
-            record.latest.remove(id);
         });
     }
 
@@ -154,68 +157,64 @@ impl SiteMemory {
         }
     }
 
-    /// Whether a record is still this node's latest in a subnet. A release of another call forgets
-    /// its record before it deletes it.
-    pub(crate) fn is_latest_still(&mut self, subnet: &str, note: &RecordNote) -> bool {
-        self.store.refresh();
-        self.latest(subnet) == Some(note)
+    /// The record whose absence proved a restored server, unless a restored server is used.
+    pub(crate) fn missing(&self) -> Option<&MissingRecord> {
+        self.store.record().missing.as_ref().filter(|_| !self.is_trusting)
     }
 
-    /// This node's latest record in a subnet.
-    pub(crate) fn latest(&self, subnet: &str) -> Option<&RecordNote> {
-        self.store.record().latest.get(subnet)?.last()
-    }
-
-    /// The latest records of this node in a subnet.
-    pub(crate) fn latest_in(&self, subnet: &str) -> Vec<RecordNote> {
-        self.store.record().latest.get(subnet).cloned().unwrap_or_default()
-    }
-
-    pub(crate) fn remember_records(&mut self, records: &[(String, RecordNote)]) {
-        self.store.remember(|record| {
-            for (subnet, note) in records {
-                let latest = record.latest.entry(subnet.clone()).or_default();
-                latest.retain(|known| known.id != note.id);
-                latest.push(note.clone());
-                let surplus = latest.len().saturating_sub(LATEST);
-                latest.drain(..surplus);
-            }
-        });
-    }
-
-    /// Forgets a record that was deleted, or whose address went to another owner.
-    pub(crate) fn forget_record(&mut self, id: &str) {
-        let mut latest = self.store.record().latest.values();
-        if latest.any(|notes| notes.iter().any(|note| note.id == id)) {
-            self.store.remember(|record| {
-                record.latest.values_mut().for_each(|notes| notes.retain(|note| note.id != id));
-            });
-        }
-    }
-
-    /// Fails if the server was seen to be restored, until a person accepts it.
+    /// Fails if the server was seen to be restored, until that is explained or a person accepts it.
     ///
     /// # Errors
     /// Code 11, with what to do.
     pub(crate) fn check_not_restored(&self, server: &str) -> Result<()> {
-        let sight = self.store.record().restored.as_ref().filter(|_| !self.is_trusting);
-        sight.map_or(Ok(()), |sight| Err(restored(server, sight)))
+        self.missing().map_or(Ok(()), |missing| Err(restored(server, &missing.sight)))
     }
 
-    /// Remembers that this node's latest record is missing.
+    /// Remembers that a record of this node is missing.
     ///
     /// # Errors
     /// Code 11, unless the call trusts any server.
-    pub(crate) fn miss(&mut self, server: &str, missing: &RecordNote) -> Result<()> {
+    pub(crate) fn miss(&mut self, server: &str, missing: MissingRecord) -> Result<()> {
         if self.is_trusting {
             return Ok(());
         }
-        let sight = format!(
-            "the record {} of {}, the latest of this node in its subnet ({}), is missing",
-            missing.id, missing.address, missing.owner
-        );
-        self.store.remember(|record| record.restored = Some(sight.clone()));
-        Err(restored(server, &sight))
+        let error = restored(server, &missing.sight);
+        self.store.remember(|record| record.missing = Some(missing));
+        Err(error)
+    }
+
+    /// Forgets that a record is missing: its release explains it, unless a person knows better.
+    pub(crate) fn explain_missing(&mut self) {
+        self.store.remember(|record| drop(record.missing.take_if(|it| !it.is_certain)));
+    }
+
+    /// Remembers that a person has begun to claim what is missing.
+    pub(crate) fn remember_recovery(&mut self) {
+        if self.is_trusting && self.store.record().missing.as_ref().is_some_and(|it| !it.is_certain)
+        {
+            self.store
+                .remember(|record| record.missing.iter_mut().for_each(|it| it.is_certain = true));
+        }
+    }
+
+    /// Whether a record was seen to be replaced by one of another owner.
+    pub(crate) fn is_replaced(&self, id: &str) -> bool {
+        self.store.record().replaced.contains(id)
+    }
+
+    /// Remembers the records of this node that were replaced by those of other owners, of those that
+    /// its owners still have by their notes.
+    pub(crate) fn remember_replaced(&mut self, id: &str, is_noted: impl Fn(&str) -> bool) {
+        self.store.remember(|record| {
+            record.replaced.retain(|id| is_noted(id));
+            record.replaced.insert(id.to_owned());
+        });
+    }
+
+    /// From when on records of this node prove that the server was restored, in milliseconds since
+    /// 1970.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.store.record().accepted.unwrap_or_default()
     }
 
     /// Accepts the server as it is.
@@ -224,8 +223,9 @@ impl SiteMemory {
     /// The state folder cannot be written.
     pub(crate) fn accept(&mut self) -> Result<()> {
         self.store.accept(|record| {
-            record.restored = None;
-            record.latest.clear();
+            record.missing = None;
+            record.replaced.clear();
+            record.accepted = Some(now());
             record.pools.clear();
         })
     }
@@ -240,9 +240,6 @@ fn restored(server: &str, sight: &str) -> ipam_kit::Error {
 
 #[cfg(test)]
 mod tests {
-    use ipam_kit::allocate::{Owner, Scope};
-    use ipam_kit::cni::{ContainerId, IfName, NetworkName};
-
     use super::*;
 
     fn memory(folder: &tempfile::TempDir, is_trusting: bool) -> SiteMemory {
@@ -269,31 +266,28 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_server_is_refused_until_it_is_accepted() {
+    fn a_restored_server_is_refused_until_it_is_accepted_or_explained() {
         let folder = tempfile::tempdir().unwrap();
-        let owner = Owner {
-            scope: Scope { node: "n".into(), network: NetworkName::parse("lan").unwrap() },
-            container: ContainerId::parse("c1").unwrap(),
-            ifname: IfName::parse("eth0").unwrap(),
+        let missing = || {
+            let [network, node, container, ifname, sight] =
+                ["lan", "n", "c1", "eth0", "it is missing"].map(str::to_owned);
+            let owner = NotedOwner { network, node, container, ifname };
+            MissingRecord { address: [10, 0, 0, 2].into(), owner, sight, is_certain: false }
         };
-        let owner = NotedOwner::of(&owner);
-        let note = |id: &str| RecordNote {
-            id: id.into(),
-            address: [10, 0, 0, 2].into(),
-            owner: owner.clone(),
-        };
-        let records = ["1", "2"].map(|id| ("7".to_owned(), note(id)));
-        memory(&folder, false).remember_records(&records);
-        assert_eq!(memory(&folder, false).latest("7"), Some(&note("2")));
-        memory(&folder, false).forget_record("2");
-        assert_eq!(memory(&folder, false).latest("7"), Some(&note("1")));
-        assert!(memory(&folder, true).miss("Test", &note("1")).is_ok());
-        let error = memory(&folder, false).miss("Test", &note("1")).unwrap_err();
-        assert_eq!(error.code().number(), 11);
+        assert!(memory(&folder, true).miss("Test", missing()).is_ok());
+        type End = fn(&mut SiteMemory);
+        for end in [(|memory| memory.accept().unwrap()) as End, SiteMemory::explain_missing] {
+            assert_eq!(memory(&folder, false).check_not_restored("Test").ok(), Some(()));
+            let error = memory(&folder, false).miss("Test", missing()).unwrap_err();
+            assert_eq!(error.code().number(), 11);
+            assert!(memory(&folder, false).check_not_restored("Test").is_err());
+            assert!(memory(&folder, true).check_not_restored("Test").is_ok());
+            end(&mut memory(&folder, false));
+        }
+        // After a claim that trusts the server, a person ends it alone.
+        memory(&folder, false).miss("Test", missing()).unwrap_err();
+        memory(&folder, true).remember_recovery();
+        memory(&folder, false).explain_missing();
         assert!(memory(&folder, false).check_not_restored("Test").is_err());
-        assert!(memory(&folder, true).check_not_restored("Test").is_ok());
-        memory(&folder, false).accept().unwrap();
-        assert!(memory(&folder, false).check_not_restored("Test").is_ok());
-        assert_eq!(memory(&folder, false).latest("7"), None);
     }
 }

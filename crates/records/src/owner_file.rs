@@ -4,17 +4,17 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::owner_index::now;
-use ipam_kit::host::{is_at, lock, make_private_folder, open_own};
+use ipam_kit::host::{is_at, lock, make_private_folder, open_own, read_own};
 use ipam_kit::{Error, ErrorCode, Result};
 use log::{debug, warn};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::mark::short_hash;
+use crate::mark::NotedOwner;
 
 /// The turn of an owner's call, until it is dropped. No other call of the node changes the owner's
 /// records meanwhile.
@@ -50,6 +50,9 @@ pub(crate) struct NotedRecord {
     /// The sticky name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sticky: Option<String>,
+    /// Whether its release has begun, so that it may be gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) ending: bool,
 }
 
 /// A claim whose outcome a kill may have left open.
@@ -61,6 +64,9 @@ pub(crate) struct Attempt {
     pub(crate) at: u64,
 }
 
+/// How often a note is read that cannot be parsed.
+const PEEKS: u32 = 3;
+
 /// After how long a request of a killed call is certainly over, in milliseconds.
 const SETTLED: u64 = 600_000;
 
@@ -68,6 +74,14 @@ impl Attempt {
     /// Whether the server has certainly carried out the request, or never will.
     pub(crate) fn is_settled(&self) -> bool {
         now().abs_diff(self.at) > SETTLED
+    }
+}
+
+impl OwnerRecords {
+    /// Whether it only has attempts, and those are settled.
+    pub(crate) fn is_over(&self) -> bool {
+        let has_attempts = !self.attempts.is_empty();
+        self.records.is_empty() && has_attempts && self.attempts.iter().all(Attempt::is_settled)
     }
 }
 
@@ -80,14 +94,11 @@ impl OwnerFile {
     /// and the call has to take addresses.
     pub(crate) fn take(
         folder: &Path,
-        owner: &Owner,
+        owner: &NotedOwner,
         give_up: Instant,
         claims: bool,
     ) -> Result<Self> {
-        // A DEL names the node of its record, which may have had another identity then.
-        let node = short_hash(&owner.scope.node);
-        let folder = folder.join(owner.scope.network.as_str()).join(node);
-        let path = folder.join(format!("{}:{}", owner.container, owner.ifname));
+        let (folder, path) = place(folder, owner);
         match open_locked(&folder, &path, give_up) {
             Ok(Some(file)) => {
                 let note = read_note(&file);
@@ -132,6 +143,15 @@ impl OwnerFile {
         self.note = Some(note);
     }
 
+    /// Notes that these records may be gone from now on.
+    pub(crate) fn begin_release(&mut self, is_released: impl Fn(&str) -> bool) {
+        let Some(mut note) = self.note.clone() else { return };
+        note.records.iter_mut().for_each(|record| record.ending |= is_released(&record.id));
+        if self.note.as_ref() != Some(&note) {
+            self.write(note);
+        }
+    }
+
     /// Notes the records that a release leaves, and whether there are others. An attempt that may
     /// still be carried out leaves the note unsure, so that the next call looks again.
     pub(crate) fn leave(&mut self, records: Vec<NotedRecord>, has_others: bool) {
@@ -163,6 +183,27 @@ impl Drop for OwnerFile {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// The folder of an owner's file, and its path.
+pub(crate) fn place(folder: &Path, owner: &NotedOwner) -> (PathBuf, PathBuf) {
+    // A DEL names the node of its record, which may have had another identity then.
+    let folder = folder.join(&owner.network).join(&owner.node);
+    let path = folder.join(format!("{}:{}", owner.container, owner.ifname));
+    (folder, path)
+}
+
+/// The note in an owner's file, without its turn; `None` if it has none, or none that can be read.
+pub(crate) fn peek(path: &Path) -> Option<OwnerRecords> {
+    for _ in 0..PEEKS {
+        let text = read_own(path).ok().filter(|text| !text.is_empty())?;
+        match serde_json::from_slice(&text) {
+            Ok(note) => return Some(note),
+            // Another call may be writing it.
+            Err(_) => thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    None
 }
 
 fn open_locked(folder: &Path, path: &Path, give_up: Instant) -> io::Result<Option<File>> {
@@ -202,20 +243,11 @@ fn write_note(file: &mut File, note: &OwnerRecords) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use ipam_kit::allocate::Scope;
-    use ipam_kit::cni::{ContainerId, IfName, NetworkName};
-
     use super::*;
 
-    fn owner(container: &str) -> Owner {
-        let scope = Scope { node: "n".into(), network: NetworkName::parse("lan").unwrap() };
-        Owner {
-            scope,
-            container: ContainerId::parse(container).unwrap(),
-            ifname: IfName::parse("eth0").unwrap(),
-        }
+    fn owner(container: &str) -> NotedOwner {
+        let [network, node, container, ifname] = ["lan", "n", container, "eth0"].map(str::to_owned);
+        NotedOwner { network, node, container, ifname }
     }
 
     fn take(folder: &Path, container: &str) -> Result<OwnerFile> {
@@ -223,7 +255,7 @@ mod tests {
     }
 
     fn files(folder: &tempfile::TempDir) -> PathBuf {
-        folder.path().join("lan").join(short_hash("n"))
+        folder.path().join("lan").join("n")
     }
 
     #[test]

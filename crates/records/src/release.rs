@@ -1,6 +1,7 @@
 //! Releases: a record is deleted by its id, after a read that shows whose it is.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use ipam_kit::allocate::ledger::{Change, Commit, Entry};
 use ipam_kit::allocate::removal::{may_be_held, removed_unless_failed};
@@ -10,6 +11,8 @@ use ipam_kit::{Error, Result};
 
 use crate::ledger::{RecordLedger, RecordToken, Revision};
 use crate::mark::OwnerMark;
+use crate::node_records::node_records;
+use crate::owner_file::OwnerFile;
 use crate::server::{AddressRecord, Deleted, RecordServer, Rewritten};
 use crate::sight::Marked;
 
@@ -34,6 +37,9 @@ impl<S: RecordServer> RecordLedger<S> {
         if read.len() + seen.len() < change.drop.len() {
             return Ok(self.outdated());
         }
+        let ids: BTreeSet<String> =
+            read.iter().map(|marked| &marked.record).chain(&seen).map(|it| it.id.clone()).collect();
+        token.turn.begin_release(|id| ids.contains(id));
         for marked in &read {
             if !self.end_surely(owner, marked.clone())? {
                 return Ok(self.outdated());
@@ -105,7 +111,6 @@ impl<S: RecordServer> RecordLedger<S> {
     /// free. False if the record has changed since it was read, and stays.
     fn end(&mut self, scope: &Scope, marked: &Marked) -> Result<bool> {
         let Marked { record, mark } = marked;
-        self.memory.forget_record(&record.id);
         let is_named = mark.sticky.as_ref().is_some_and(|sticky| sticky.minutes > 0);
         let kept = is_named.then(|| mark.kept_text(scope, self.rules.longest_text)).flatten();
         if let Some(text) = kept {
@@ -124,7 +129,6 @@ impl<S: RecordServer> RecordLedger<S> {
     /// # Errors
     /// The server did not confirm it, or refuses.
     pub(crate) fn delete_surely(&mut self, record: &AddressRecord) -> Result<bool> {
-        self.memory.forget_record(&record.id);
         for _ in 0..TRIES {
             match self.server.delete(record)? {
                 Deleted::Done => return Ok(true),
@@ -139,7 +143,31 @@ impl<S: RecordServer> RecordLedger<S> {
     /// Deletes the record that a takeover replaces; false if it has changed.
     pub(crate) fn remove_replaced(&mut self, entry: &Entry) -> Result<bool> {
         let Some(record) = self.read_entry(entry)? else { return Ok(false) };
-        self.delete_surely(&record)
+        self.delete_others(&record)
+    }
+
+    /// Deletes a record that may be another owner's; false if it has changed. If the owner is of this
+    /// node, no call of it is under way meanwhile, and its note says that the record is gone.
+    pub(crate) fn delete_others(&mut self, record: &AddressRecord) -> Result<bool> {
+        let mut turn = self.turn_of_holder(record)?;
+        let is_gone = self.delete_surely(record)?;
+        if let Some(turn) = turn.as_mut().filter(|_| is_gone) {
+            forget_record(turn, record);
+        }
+        Ok(is_gone)
+    }
+
+    /// Waits for the turn of the owner on this node that has a record by its note, and notes there that
+    /// the record may be gone.
+    fn turn_of_holder(&self, record: &AddressRecord) -> Result<Option<OwnerFile>> {
+        let noted = node_records(&self.call.owners);
+        let Some(noted) = noted.into_iter().find(|noted| noted.record.id == record.id) else {
+            return Ok(None);
+        };
+        let give_up = Instant::now() + self.call.deadline.left() / 4;
+        let mut turn = OwnerFile::take(&self.call.owners, &noted.owner, give_up, false)?;
+        turn.begin_release(|id| id == record.id);
+        Ok(Some(turn))
     }
 
     /// The record of an entry in the state of the scan.
@@ -170,22 +198,15 @@ impl<S: RecordServer> RecordLedger<S> {
         };
         let Some(record) = self.read_entry(entry)? else { return Ok(false) };
         let mark = OwnerMark::parse(&record.text).and_then(Result::ok);
-        let is_released = match (mark, &owner) {
-            (Some(mark), Some(owner)) => {
-                self.end(&owner.scope, &Marked { record: record.clone(), mark })?
-            }
-            _ => self.delete_surely(&record)?,
+        let (Some(mark), Some(owner), Some(turn)) = (mark, &owner, &mut turn) else {
+            return self.delete_others(&record);
         };
-        if !is_released {
-            return Ok(false);
+        turn.begin_release(|id| id == record.id);
+        let is_released = self.end(&owner.scope, &Marked { record: record.clone(), mark })?;
+        if is_released {
+            forget_record(turn, &record);
         }
-        if let Some(turn) = &mut turn
-            && let Some(mut note) = turn.note().cloned()
-        {
-            note.records.retain(|noted| noted.id != record.id);
-            turn.leave(note.records, false);
-        }
-        Ok(true)
+        Ok(is_released)
     }
 
     /// The owner of an entry of this network, if it is one of this node.
@@ -198,4 +219,11 @@ impl<S: RecordServer> RecordLedger<S> {
             ifname: IfName::parse(holder.ifname.as_deref()?).ok()?,
         })
     }
+}
+
+/// Notes that a record of an owner is gone.
+fn forget_record(turn: &mut OwnerFile, record: &AddressRecord) {
+    let Some(mut note) = turn.note().cloned() else { return };
+    note.records.retain(|noted| noted.id != record.id);
+    turn.leave(note.records, false);
 }

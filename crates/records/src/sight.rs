@@ -9,7 +9,7 @@ use ipam_kit::allocate::Owner;
 use ipam_kit::host::is_old;
 
 use crate::mark::OwnerMark;
-use crate::memory::RecordNote;
+use crate::node_records::NodeRecord;
 use crate::server::{AddressRecord, ListQuery, Listed, Listing, RecordServer, Subnet};
 
 /// The subjects of a look at a subnet, beside the addresses in use.
@@ -20,8 +20,8 @@ pub(crate) struct Watch {
     pub(crate) names: BTreeSet<String>,
     /// The addresses whose records are needed.
     pub(crate) addresses: BTreeSet<IpAddr>,
-    /// The latest records of this node, to see whether another owner has their addresses.
-    pub(crate) latest: Vec<RecordNote>,
+    /// The records of this node in the subnet, the latest first, to see whether they are there.
+    pub(crate) noted: Vec<NodeRecord>,
     /// The owner's records that are known, by their addresses: a list need not show their ids.
     pub(crate) known: BTreeMap<IpAddr, AddressRecord>,
 }
@@ -29,8 +29,8 @@ pub(crate) struct Watch {
 impl Watch {
     /// A look at an owner's records alone.
     pub(crate) fn of(owner: &Owner) -> Self {
-        let (names, addresses, latest, known) = Default::default();
-        Self { owner: owner.clone(), names, addresses, latest, known }
+        let (names, addresses, noted, known) = Default::default();
+        Self { owner: owner.clone(), names, addresses, noted, known }
     }
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct SubnetSight {
     pub(crate) named: Vec<Marked>,
     /// The records of watched addresses.
     pub(crate) watched: BTreeMap<IpAddr, AddressRecord>,
-    /// The addresses of latest records that their owners have.
+    /// The addresses of noted records that their owners have.
     confirmed: BTreeSet<IpAddr>,
     /// Addresses that were kept for a name whose time is over.
     pub(crate) expired: BTreeMap<IpAddr, AddressRecord>,
@@ -138,12 +138,19 @@ impl SubnetSight {
         known.cloned().unwrap_or(record)
     }
 
-    /// The latest records of this node whose addresses others have.
-    pub(crate) fn replaced(&self) -> impl Iterator<Item = &RecordNote> {
-        self.watch
-            .latest
-            .iter()
-            .filter(|note| self.count(note.address) > 0 && !self.confirmed.contains(&note.address))
+    /// The records of this node by its notes, the latest first.
+    pub(crate) fn noted(&self) -> &[NodeRecord] {
+        &self.watch.noted
+    }
+
+    /// Whether the list showed a noted record.
+    pub(crate) fn confirms(&self, noted: &NodeRecord) -> bool {
+        self.confirmed.contains(&noted.record.address)
+    }
+
+    /// Whether an address has a record, also one that does not count.
+    pub(crate) fn has_record(&self, address: IpAddr) -> bool {
+        self.used.contains(&address) || self.expired.contains_key(&address)
     }
 
     /// How many records an address has.
@@ -204,10 +211,11 @@ impl Listing for SubnetSight {
             self.watched.insert(address, record);
         }
         let Some(marked) = marked else { return };
-        let Watch { owner, names, latest, .. } = &self.watch;
-        let is_latest =
-            |note: &RecordNote| note.address == address && marked.mark.is_of_noted(&note.owner);
-        if latest.iter().any(is_latest) {
+        let Watch { owner, names, noted, .. } = &self.watch;
+        let is_noted = |noted: &NodeRecord| {
+            noted.record.address == address && marked.mark.is_of_noted(&noted.owner)
+        };
+        if noted.iter().any(is_noted) {
             self.confirmed.insert(address);
         }
         let bears_watched = marked.mark.is_of_network(&owner.scope)

@@ -23,6 +23,7 @@ impl<S: RecordServer> RecordLedger<S> {
         query: &ViewQuery<'_>,
         mut turn: OwnerFile,
     ) -> Result<View<RecordToken>> {
+        self.memory.remember_recovery();
         self.check_not_restored()?;
         let (owner, requests) = (query.owner, query.requests);
         let mut found = Vec::new();
@@ -61,11 +62,13 @@ impl<S: RecordServer> RecordLedger<S> {
             addresses: requests.iter().filter_map(|request| request.requested).collect(),
             ..Watch::of(owner)
         };
+        // Before the lists: what is noted later may be missing in them.
+        let noted = self.noted();
         let mut sights = Vec::new();
         for subnet in subnets.into_values() {
             let text = self.text_if_enough(owner, requests, &found, &subnet, &turn)?;
-            let latest = self.memory.latest_in(&subnet.id);
-            let watch = Watch { latest, ..watch.clone() };
+            let here = noted.iter().filter(|noted| noted.record.subnet == subnet.id);
+            let watch = Watch { noted: here.cloned().collect(), ..watch.clone() };
             let sight = SubnetSight::look(&mut self.server, &subnet, &watch, text.as_deref())?;
             let Some(sight) = sight else {
                 self.memory.forget_subnet(&subnet.id);
@@ -189,24 +192,6 @@ impl<S: RecordServer> RecordLedger<S> {
         }
         sight.own = kept;
         Ok(())
-    }
-
-    /// Whether this node's latest record of a subnet is where it was.
-    fn check_latest(&mut self, sight: &SubnetSight) -> Result<()> {
-        for replaced in sight.replaced() {
-            self.memory.forget_record(&replaced.id);
-        }
-        let Some(latest) = self.memory.latest(&sight.subnet.id).cloned() else { return Ok(()) };
-        if !sight.is_whole || sight.used.contains(&latest.address) {
-            return Ok(());
-        }
-        if !self.memory.is_latest_still(&sight.subnet.id, &latest) {
-            return Ok(());
-        }
-        match self.server.read(&latest.id)? {
-            Some(_) => Ok(()),
-            None => self.memory.miss(S::NAME, &latest),
-        }
     }
 
     /// Whether the noted records serve all requests.

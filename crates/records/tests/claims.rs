@@ -318,6 +318,69 @@ fn a_store_that_was_restored_is_refused_until_a_reassert() {
     node.other().add("c4", pool()).unwrap();
 }
 
+#[test]
+fn a_restored_store_is_noticed_however_many_later_records_were_released() {
+    let node = Node::new(Kind::default());
+    let wide = || json!({"ranges": [{"subnet": "10.1.2.0/24"}]});
+    node.add("first", wide()).unwrap();
+    let later = |n: usize| format!("c{n}");
+    (0..9).for_each(|n| drop(node.add(&later(n), wide()).unwrap()));
+    (0..9).for_each(|n| node.del(&later(n)));
+    node.store.state().records.clear();
+    assert_eq!(node.add("c9", wide()).unwrap_err().0, 11);
+}
+
+#[test]
+fn a_restored_store_is_noticed_also_if_others_have_the_addresses_by_then() {
+    // A takeover explains one, and not two.
+    for (lost, expected) in [(1, Ok(())), (2, Err(11))] {
+        let node = Node::new(Kind::default());
+        let containers = ["c1", "c2"];
+        containers[..lost].iter().for_each(|container| drop(node.add(container, pool()).unwrap()));
+        node.store.state().records.clear();
+        let other = node.other();
+        containers[..lost].iter().for_each(|container| drop(other.add(container, pool()).unwrap()));
+        let outcome = node.add("c3", pool()).map(drop).map_err(|(code, _)| code);
+        assert_eq!(outcome, expected, "{lost}");
+    }
+}
+
+#[test]
+fn a_store_that_is_restored_during_an_add_is_noticed_by_its_second_list() {
+    let node = Node::new(Kind::default());
+    node.add("c1", pool()).unwrap();
+    let store = node.store.clone();
+    node.between(move |_| store.state().records.clear());
+    assert_eq!(node.add("c2", pool()).unwrap_err().0, 11);
+    assert_eq!(node.recorded(), [""; 0]);
+}
+
+#[test]
+fn a_missing_record_that_its_owner_releases_is_no_sign_of_a_restored_server() {
+    let node = Node::new(Kind::default());
+    node.add("c1", pool()).unwrap();
+    node.store.state().records.clear();
+    assert_eq!(node.add("c2", pool()).unwrap_err().0, 11);
+    node.del("c1");
+    node.add("c2", pool()).unwrap();
+    // A release that was killed after its request has said before what it does.
+    node.store.state().records.clear();
+    let note = &node.files("c2:")[0];
+    let text = std::fs::read_to_string(note).unwrap();
+    std::fs::write(note, text.replace("\"taken\":", "\"ending\":true,\"taken\":")).unwrap();
+    node.add("c3", pool()).unwrap();
+}
+
+#[test]
+fn a_takeover_on_the_same_node_is_no_sign_of_a_restored_server() {
+    let node = Node::new(Kind::default());
+    node.add("c1", pool()).unwrap();
+    let wish = json!({"ranges": [{"subnet": "10.1.2.0/29"}], "requested-ip": "10.1.2.2"});
+    node.add_with("c2", wish, json!({"takeover": true})).unwrap();
+    node.del("c2");
+    node.add("c3", pool()).unwrap();
+}
+
 /// A node whose first record another node has taken over.
 fn taken_over() -> [Node; 2] {
     let node = Node::new(Kind::default());

@@ -1,0 +1,61 @@
+//! The records of all owners of the node, by their notes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use log::debug;
+
+use crate::mark::NotedOwner;
+use crate::owner_file::{NotedRecord, OwnerFile, OwnerRecords, peek};
+
+/// A record of an owner of this node, by its note.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeRecord {
+    pub(crate) owner: NotedOwner,
+    pub(crate) record: NotedRecord,
+}
+
+/// The records of all owners of the node, by their notes in this folder.
+pub(crate) fn node_records(owners: &Path) -> Vec<NodeRecord> {
+    let mut records = Vec::new();
+    for (network, folder) in entries(owners) {
+        for (node, folder) in entries(&folder) {
+            for (name, path) in entries(&folder) {
+                let Some((container, ifname)) = name.split_once(':') else { continue };
+                let Some(note) = peek(&path) else { continue };
+                let [network, node, container, ifname] =
+                    [&*network, &*node, container, ifname].map(str::to_owned);
+                let owner = NotedOwner { network, node, container, ifname };
+                if note.is_over() {
+                    forget(owners, &owner);
+                }
+                let of_owner = |record| NodeRecord { owner: owner.clone(), record };
+                records.extend(note.records.into_iter().map(of_owner));
+            }
+        }
+    }
+    records
+}
+
+/// Forgets an owner of which no DEL comes any more.
+fn forget(owners: &Path, owner: &NotedOwner) {
+    if let Ok(mut turn) = OwnerFile::take(owners, owner, Instant::now(), false)
+        && turn.note().is_some_and(OwnerRecords::is_over)
+    {
+        turn.forget();
+    }
+}
+
+/// The names and paths in a folder; none if it is missing.
+fn entries(folder: &Path) -> Vec<(String, PathBuf)> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) => {
+            debug!("cannot read {}: {error}", folder.display());
+            return Vec::new();
+        }
+    };
+    let named = entries.flatten().map(|entry| (entry.file_name().into_string(), entry.path()));
+    named.filter_map(|(name, path)| Some((name.ok()?, path))).collect()
+}
