@@ -1,7 +1,7 @@
 //! Claims: a record for each address that is taken, and the outcomes that end in none.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Claim, Commit, Entry, Taken};
@@ -21,6 +21,15 @@ pub(crate) struct Made {
     pub(crate) subnet: Subnet,
     pub(crate) record: AddressRecord,
     pub(crate) taken: u64,
+    /// The records of other owners that it replaces.
+    pub(crate) replaced: Vec<Replaced>,
+}
+
+/// A record of another owner that was deleted for a claim.
+pub(crate) struct Replaced {
+    pub(crate) id: String,
+    /// When the server had deleted it.
+    pub(crate) at: Instant,
 }
 
 /// Why the claims of a change are not made.
@@ -95,20 +104,27 @@ impl<S: RecordServer> RecordLedger<S> {
         };
         let sight = token.sight(&subnet.id);
         let was_viewed_free = sight.is_some_and(|sight| sight.is_whole);
-        let expired = address.and_then(|address| sight?.expired.get(&address));
         // All others lose the name; an address that is kept for it stays so if another is claimed.
-        let named = named
-            .into_iter()
-            .filter(|named| named.mark.holder.is_some() || Some(named.record.address) == address);
-        let in_the_way: Vec<AddressRecord> =
-            named.map(|named| &named.record).chain(expired).cloned().collect();
-        if let Some(entry) = replaced
-            && !self.remove_replaced(entry)?
-        {
-            return Ok(Some(Refused::Changed));
+        let (held, kept): (Vec<&Marked>, Vec<&Marked>) =
+            named.into_iter().partition(|named| named.mark.holder.is_some());
+        let kept = kept.into_iter().filter(|kept| Some(kept.record.address) == address);
+        let expired = address.and_then(|address| sight?.expired.get(&address));
+        let kept: Vec<AddressRecord> =
+            kept.map(|kept| &kept.record).chain(expired).cloned().collect();
+        let mut held: Vec<AddressRecord> = held.iter().map(|held| held.record.clone()).collect();
+        if let Some(entry) = replaced {
+            let Some(record) = self.read_entry(entry)? else { return Ok(Some(Refused::Changed)) };
+            held.push(record);
         }
-        for record in &in_the_way {
+        let mut replaced = Vec::new();
+        for record in &held {
             if !self.delete_others(record)? {
+                return Ok(Some(Refused::Changed));
+            }
+            replaced.push(Replaced { id: record.id.clone(), at: Instant::now() });
+        }
+        for record in &kept {
+            if !self.delete_surely(record)? {
                 return Ok(Some(Refused::Changed));
             }
         }
@@ -141,7 +157,7 @@ impl<S: RecordServer> RecordLedger<S> {
             }
         };
         let chosen = record.address;
-        made.push(Made { claim: index, subnet, record, taken: at });
+        made.push(Made { claim: index, subnet, record, taken: at, replaced });
         if address.is_some_and(|address| address != chosen) {
             return Err(contradicts::<S>(format!(
                 "it made a record of {chosen}, not of the claim"

@@ -1,12 +1,14 @@
 //! A change of an owner: claims, then leases that stay, then leases to release.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use ipam_kit::allocate::ledger::{Change, Commit};
 use ipam_kit::allocate::{Lease, Owner, Strategy};
 use ipam_kit::{Error, Result};
 
 use crate::claim::{Made, Refused};
+use crate::confirm::REVIVAL;
 use crate::ledger::{RecordLedger, RecordToken, Revision, contradicts};
 use crate::owner_file::{Attempt, NotedRecord, OwnerRecords};
 use crate::server::{RecordServer, Rewritten};
@@ -67,6 +69,9 @@ impl<S: RecordServer> RecordLedger<S> {
         if let Some(refused) = self.confirm_all(owner, token, change, made)? {
             return Ok(Some(refused));
         }
+        if let Some(refused) = self.confirm_replaced(made)? {
+            return Ok(Some(refused));
+        }
         if let Some(refused) = self.keep_all(owner, token, change, kept)? {
             return Ok(Some(refused));
         }
@@ -94,7 +99,10 @@ impl<S: RecordServer> RecordLedger<S> {
             let name = name.and_then(|name| Some((name, token.names.get(name)?)));
             let text = self.text(owner, name)?;
             let record = revision.clone().record(lease);
-            let written = match self.server.write(&record, &text)? {
+            let begun = Instant::now();
+            let outcome = self.server.write(&record, &text)?;
+            let may_revive = self.rules.revives && outcome != Rewritten::Refused;
+            let written = match outcome {
                 Rewritten::Done(written) => Some(written),
                 Rewritten::Changed => None,
                 // The owner has it, and a claim of another one is withdrawn.
@@ -115,6 +123,9 @@ impl<S: RecordServer> RecordLedger<S> {
             let Some(written) = written.filter(|written| written.address == record.address) else {
                 return Ok(Some(Refused::Outdated));
             };
+            if may_revive && begun.elapsed() > REVIVAL {
+                self.confirm_written(owner, &revision.subnet, written.address)?;
+            }
             let revision = Revision::of(&written, &revision.subnet).to_json();
             kept.push(Lease { revision, ..lease.clone() });
         }

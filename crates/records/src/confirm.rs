@@ -5,13 +5,17 @@
 //! withdrawn if both were seen.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::thread;
+use std::time::Duration;
 
-use ipam_kit::Result;
 use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Taken};
+use ipam_kit::{Error, ErrorCode, Result};
 use log::debug;
 
 use crate::claim::{Made, Refused};
+use crate::held::bare_subnet;
 use crate::ledger::{RecordLedger, RecordToken, Revision, contradicts};
 use crate::mark::NameMark;
 use crate::server::{RecordServer, Subnet};
@@ -19,6 +23,10 @@ use crate::sight::{SubnetSight, Watch};
 
 /// How often a list is read until it shows a record that exists.
 const LOOKS: u32 = 3;
+
+/// After which time a record that was deleted is looked for again. A write that takes longer is
+/// followed by a list.
+pub(crate) const REVIVAL: Duration = Duration::from_secs(2);
 
 impl<S: RecordServer> RecordLedger<S> {
     /// Reads the subnets of the records that were made, and refuses what another record meets. Of
@@ -82,6 +90,56 @@ impl<S: RecordServer> RecordLedger<S> {
             return Ok(None);
         }
         Ok(Some(Refused::Met(met)))
+    }
+
+    /// Refuses claims whose replaced records are there again: the server was writing one when it was
+    /// deleted. An owner whose write takes longer than [`REVIVAL`] looks itself.
+    ///
+    /// # Errors
+    /// Code 11: too little time is left.
+    pub(crate) fn confirm_replaced(&mut self, made: &[Made]) -> Result<Option<Refused>> {
+        if !self.rules.revives {
+            return Ok(None);
+        }
+        for (made, replaced) in
+            made.iter().flat_map(|it| it.replaced.iter().map(move |old| (it, old)))
+        {
+            let rest = REVIVAL.saturating_sub(replaced.at.elapsed());
+            if rest > self.call.deadline.left() / 2 {
+                let message = "too little time is left to see that a replaced record stays deleted";
+                return Err(Error::new(ErrorCode::TRY_AGAIN, message)
+                    .advise("call again, or raise ipam.timeout"));
+            }
+            thread::sleep(rest);
+            if self.server.read(&replaced.id)?.is_some() {
+                let (claim, address) = (made.claim, made.record.address);
+                return Ok(Some(Refused::Met(vec![Taken { claim, address, holder: None }])));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Fails if another record has the address of one that a long write may have made again.
+    ///
+    /// # Errors
+    /// Code 11: another one has.
+    pub(crate) fn confirm_written(
+        &mut self,
+        owner: &Owner,
+        subnet: &str,
+        address: IpAddr,
+    ) -> Result<()> {
+        let (subnet, watch) = (bare_subnet(subnet), Watch::of(owner));
+        let sight = SubnetSight::look(&mut self.server, &subnet, &watch, None)?;
+        if sight.is_some_and(|sight| !sight.is_shared(address)) {
+            return Ok(());
+        }
+        let message = format!(
+            "confirming {address} took long at {}, and another record has this address",
+            S::NAME
+        );
+        Err(Error::new(ErrorCode::TRY_AGAIN, message)
+            .advise("call again; if the error persists, re-create the container"))
     }
 
     /// A list of a subnet that shows the records that were made in it.

@@ -140,12 +140,6 @@ impl<S: RecordServer> RecordLedger<S> {
         Err(may_be_held([record.address]))
     }
 
-    /// Deletes the record that a takeover replaces; false if it has changed.
-    pub(crate) fn remove_replaced(&mut self, entry: &Entry) -> Result<bool> {
-        let Some(record) = self.read_entry(entry)? else { return Ok(false) };
-        self.delete_others(&record)
-    }
-
     /// Deletes a record that may be another owner's; false if it has changed. If the owner is of this
     /// node, no call of it is under way meanwhile, and its note says that the record is gone.
     pub(crate) fn delete_others(&mut self, record: &AddressRecord) -> Result<bool> {
@@ -171,7 +165,7 @@ impl<S: RecordServer> RecordLedger<S> {
     }
 
     /// The record of an entry in the state of the scan.
-    fn read_entry(&mut self, entry: &Entry) -> Result<Option<AddressRecord>> {
+    pub(crate) fn read_entry(&mut self, entry: &Entry) -> Result<Option<AddressRecord>> {
         let Some(revision) = Revision::read(&entry.lease) else { return Ok(None) };
         let record = self.server.read(&revision.id)?;
         Ok(record.filter(|record| record.stamp == revision.stamp))

@@ -114,6 +114,8 @@ pub struct ServerRules {
     /// Two records of one address are impossible. Otherwise each claim is read again, and withdrawn
     /// if another record has its address.
     pub creates_once: bool,
+    /// A write that is under way while its record is deleted may make the record again.
+    pub revives: bool,
     /// The server chooses an address for [`RecordServer::create`] without one.
     pub chooses: bool,
     /// The longest text of a record, in bytes; at least 100.

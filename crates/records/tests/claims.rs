@@ -5,122 +5,13 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{Fake, Kind, Lost, Store, Unwritten};
-use ipam_kit::allocate::Allocate;
-use ipam_kit::cni::Environment;
-use ipam_kit::delegate::{Reply, answer};
-use ipam_kit::host::Settings;
-use ipam_records::RecordLedger;
+use common::node::{Node, named, pool};
+use common::{Between, Kind, Lost, Unwritten};
 use ipam_records::server::AddressRecord;
-use serde_json::{Value, json};
-use tempfile::TempDir;
-
-/// A node with a store.
-#[derive(Clone)]
-struct Node {
-    store: Store,
-    name: &'static str,
-    fake: String,
-    folder: Arc<TempDir>,
-}
-
-impl Node {
-    fn new(kind: Kind) -> Self {
-        static STORES: AtomicU64 = AtomicU64::new(0);
-        let fake = format!("store-{}", STORES.fetch_add(1, Ordering::Relaxed));
-        let store = Store::new(&fake, kind);
-        Self { store, name: "n1", fake, folder: Arc::new(TempDir::new().unwrap()) }
-    }
-
-    /// Another node on the same store.
-    fn other(&self) -> Self {
-        Self { name: "n2", folder: Arc::new(TempDir::new().unwrap()), ..self.clone() }
-    }
-
-    fn call(&self, verb: &str, container: &str, pools: Value, more: Value) -> Reply {
-        let mut ipam = json!({
-            "fake": self.fake, "stateDir": self.folder.path(), "node": self.name, "type": "x",
-        });
-        ipam.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let mut config = json!({"cniVersion": "1.1.0", "name": "lan", "ipam": ipam});
-        config["prevResult"] = json!({"cniVersion": "1.1.0", "ips": [], "pools": pools});
-        let variables = [
-            ("CNI_COMMAND", verb),
-            ("CNI_CONTAINERID", container),
-            ("CNI_IFNAME", "eth0"),
-            ("CNI_NETNS", "/x"),
-            ("CNI_PATH", "/x"),
-        ];
-        let delegate = Allocate::<RecordLedger<Fake>>::default();
-        let settings = Settings::default();
-        answer(&delegate, Environment::new(variables), config.to_string().as_bytes(), settings)
-    }
-
-    /// The address of an ADD, or the code and the message of its error.
-    fn add(&self, container: &str, pool: Value) -> Result<String, (u64, String)> {
-        self.add_with(container, pool, json!({}))
-    }
-
-    fn add_with(&self, container: &str, pool: Value, more: Value) -> Result<String, (u64, String)> {
-        let reply = self.call("ADD", container, json!([pool]), more);
-        let said: Value = serde_json::from_str(&reply.stdout).unwrap();
-        match reply.exit {
-            0 => Ok(said["ips"][0]["address"].as_str().unwrap().to_owned()),
-            _ => Err((said["code"].as_u64().unwrap(), said["msg"].as_str().unwrap().to_owned())),
-        }
-    }
-
-    fn del(&self, container: &str) {
-        let reply = self.call("DEL", container, json!([]), json!({}));
-        assert_eq!(reply.exit, 0, "{}", reply.stdout);
-    }
-
-    /// The addresses of all records, in order.
-    fn recorded(&self) -> Vec<String> {
-        let state = self.store.state();
-        let records = state.records.values().flatten();
-        let mut addresses: Vec<_> = records.map(|record| record.address).collect();
-        addresses.sort_unstable();
-        addresses.iter().map(ToString::to_string).collect()
-    }
-
-    /// The files of the node's memory whose names begin so.
-    fn files(&self, start: &str) -> Vec<PathBuf> {
-        let (mut folders, mut files) = (vec![self.folder.path().to_owned()], Vec::new());
-        while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap()) {
-                match entry.file_type().unwrap().is_dir() {
-                    true => folders.push(entry.path()),
-                    false if entry.file_name().to_str().unwrap().starts_with(start) => {
-                        files.push(entry.path());
-                    }
-                    false => {}
-                }
-            }
-        }
-        files
-    }
-
-    fn lose_memory(&self) {
-        std::fs::remove_dir_all(self.folder.path()).unwrap();
-        std::fs::create_dir(self.folder.path()).unwrap();
-    }
-
-    fn between(&self, call: impl FnOnce(IpAddr) + Send + 'static) {
-        self.store.state().between.push_back(Box::new(call));
-    }
-}
-
-fn pool() -> Value {
-    json!({"ranges": [{"subnet": "10.1.2.0/29"}]})
-}
+use serde_json::json;
 
 #[test]
 fn a_call_sends_as_few_requests_as_it_can() {
@@ -210,43 +101,6 @@ fn a_claim_whose_answer_was_lost_is_looked_up_and_nothing_is_held_twice() {
 }
 
 #[test]
-fn a_del_notes_the_attempts_that_may_still_be_carried_out() {
-    let node = Node::new(Kind::default());
-    node.store.state().lost.push_back(Lost::Never);
-    node.add("c1", pool()).unwrap();
-    node.del("c1");
-    let [note] = &node.files("c1:")[..] else { panic!("{:?}", node.files("")) };
-    let text = std::fs::read_to_string(note).unwrap();
-    assert!(text.contains("\"sure\":false") && text.contains("10.1.2.2"), "{text}");
-    // The next call of the owner looks there, wherever its pools are.
-    let other = json!({"ranges": [{"subnet": "10.1.3.0/29"}]});
-    node.store.state().late("lan|10.1.2.0/29|", [10, 1, 2, 2].into(), "ipd:n1/lan/c1/eth0");
-    assert_eq!(node.add("c1", other).unwrap(), "10.1.3.2/29");
-    assert_eq!(node.recorded(), ["10.1.3.2"]);
-}
-
-#[test]
-fn a_record_that_a_kill_left_is_confirmed_before_it_is_answered() {
-    let node = Node::new(Kind::default());
-    // The claim is made, and its call knows nothing of it.
-    node.store.state().lost.push_back(Lost::Done);
-    node.add("c1", pool()).unwrap();
-    node.store.requests();
-    // Another claim of the same address was made at the same time.
-    let record = node.store.state().records.values().flatten().next().unwrap().clone();
-    let twin = AddressRecord {
-        id: "twin".into(),
-        text: record.text.replace("/c1/", "/c2/"),
-        ..record.clone()
-    };
-    node.store.state().records.values_mut().next().unwrap().push(twin);
-    node.lose_memory();
-    let address = node.add("c1", pool()).unwrap();
-    assert_ne!(address.split('/').next().unwrap(), record.address.to_string());
-    assert_eq!(node.recorded().len(), 2);
-}
-
-#[test]
 fn a_confirmed_record_stays_while_another_call_tries_its_address() {
     let node = Node::new(Kind::default());
     let address = node.add("c1", pool()).unwrap();
@@ -255,10 +109,6 @@ fn a_confirmed_record_stays_while_another_call_tries_its_address() {
         AddressRecord { id: "twin".into(), text: record.text.replace("/c1/", "/c2/"), ..record };
     node.store.state().records.values_mut().next().unwrap().push(twin);
     assert_eq!(node.add("c1", pool()).unwrap(), address);
-}
-
-fn named() -> Value {
-    json!({"ranges": [{"subnet": "10.1.2.0/29"}], "sticky": "web", "keep": "1h"})
 }
 
 #[test]
@@ -303,115 +153,33 @@ fn claims_are_withdrawn_if_what_stays_cannot_be_written() {
 }
 
 #[test]
-fn a_store_that_was_restored_is_refused_until_a_reassert() {
-    let node = Node::new(Kind::default());
-    node.add("c1", pool()).unwrap();
-    let backup = node.store.state().records.clone();
-    node.add("c2", pool()).unwrap();
-    node.store.state().records = backup;
-    let (code, message) = node.add("c3", pool()).unwrap_err();
-    assert_eq!(code, 11);
-    assert!(message.contains("was restored from a backup"), "{message}");
-    assert_eq!(node.add("c1", pool()).unwrap_err().0, 11);
-    node.del("c1");
-    // Another node has nothing there that is missing.
-    node.other().add("c4", pool()).unwrap();
-}
-
-#[test]
-fn a_restored_store_is_noticed_however_many_later_records_were_released() {
-    let node = Node::new(Kind::default());
-    let wide = || json!({"ranges": [{"subnet": "10.1.2.0/24"}]});
-    node.add("first", wide()).unwrap();
-    let later = |n: usize| format!("c{n}");
-    (0..9).for_each(|n| drop(node.add(&later(n), wide()).unwrap()));
-    (0..9).for_each(|n| node.del(&later(n)));
-    node.store.state().records.clear();
-    assert_eq!(node.add("c9", wide()).unwrap_err().0, 11);
-}
-
-#[test]
-fn a_restored_store_is_noticed_also_if_others_have_the_addresses_by_then() {
-    // A takeover explains one, and not two.
-    for (lost, expected) in [(1, Ok(())), (2, Err(11))] {
-        let node = Node::new(Kind::default());
-        let containers = ["c1", "c2"];
-        containers[..lost].iter().for_each(|container| drop(node.add(container, pool()).unwrap()));
-        node.store.state().records.clear();
-        let other = node.other();
-        containers[..lost].iter().for_each(|container| drop(other.add(container, pool()).unwrap()));
-        let outcome = node.add("c3", pool()).map(drop).map_err(|(code, _)| code);
-        assert_eq!(outcome, expected, "{lost}");
-    }
-}
-
-#[test]
-fn a_store_that_is_restored_during_an_add_is_noticed_by_its_second_list() {
-    let node = Node::new(Kind::default());
-    node.add("c1", pool()).unwrap();
-    let store = node.store.clone();
-    node.between(move |_| store.state().records.clear());
-    assert_eq!(node.add("c2", pool()).unwrap_err().0, 11);
-    assert_eq!(node.recorded(), [""; 0]);
-}
-
-#[test]
-fn a_missing_record_that_its_owner_releases_is_no_sign_of_a_restored_server() {
-    let node = Node::new(Kind::default());
-    node.add("c1", pool()).unwrap();
-    node.store.state().records.clear();
-    assert_eq!(node.add("c2", pool()).unwrap_err().0, 11);
-    node.del("c1");
-    node.add("c2", pool()).unwrap();
-    // A release that was killed after its request has said before what it does.
-    node.store.state().records.clear();
-    let note = &node.files("c2:")[0];
-    let text = std::fs::read_to_string(note).unwrap();
-    std::fs::write(note, text.replace("\"taken\":", "\"ending\":true,\"taken\":")).unwrap();
-    node.add("c3", pool()).unwrap();
-}
-
-#[test]
-fn a_takeover_on_the_same_node_is_no_sign_of_a_restored_server() {
-    let node = Node::new(Kind::default());
-    node.add("c1", pool()).unwrap();
+fn an_address_that_is_taken_over_while_its_record_is_written_has_one_owner() {
     let wish = json!({"ranges": [{"subnet": "10.1.2.0/29"}], "requested-ip": "10.1.2.2"});
-    node.add_with("c2", wish, json!({"takeover": true})).unwrap();
-    node.del("c2");
-    node.add("c3", pool()).unwrap();
-}
-
-/// A node whose first record another node has taken over.
-fn taken_over() -> [Node; 2] {
-    let node = Node::new(Kind::default());
-    node.add("c1", pool()).unwrap();
+    let takeover = json!({"takeover": true});
+    let node = Node::new(Kind { revives: true, ..Kind::default() });
     let other = node.other();
-    let wish = json!({"ranges": [{"subnet": "10.1.2.0/29"}], "requested-ip": "10.1.2.2"});
-    other.add_with("c2", wish, json!({"takeover": true})).unwrap();
-    [node, other]
-}
-
-#[test]
-fn a_record_that_was_taken_over_is_no_sign_of_a_restored_server() {
-    // The node sees it by its DEL, or by an ADD while the other one has the address.
-    for sees_by_del in [true, false] {
-        let [node, other] = taken_over();
-        if sees_by_del {
-            node.del("c1");
-        } else {
-            node.add("c3", pool()).unwrap();
-            node.del("c3");
-        }
-        other.del("c2");
-        node.add("c4", pool()).unwrap();
-    }
-}
-
-#[test]
-fn an_owner_whose_records_are_gone_leaves_no_file() {
-    let [node, _] = taken_over();
+    node.add("c1", pool()).unwrap();
+    let old = node.store.state().records["lan|10.1.2.0/29|"][0].clone();
+    // The write ends long after the takeover: its owner sees it.
+    let (by, wanted, more) = (other.clone(), wish.clone(), takeover.clone());
+    let call: Between =
+        Box::new(move |_| assert_eq!(by.add_with("c2", wanted, more).unwrap(), "10.1.2.2/29"));
+    node.store.state().between_write.push_back(call);
+    let (code, message) = node.add("c1", pool()).unwrap_err();
+    assert!(code == 11 && message.contains("another record has this address"), "{message}");
     node.del("c1");
-    assert_eq!(node.files("c1:"), [PathBuf::new(); 0]);
+    other.del("c2");
+    // It ends soon after the list of the takeover: the new owner sees it, and takes it over again.
+    node.store.state().records.get_mut("lan|10.1.2.0/29|").unwrap().push(old.clone());
+    let store = node.store.clone();
+    node.between(move |_| {
+        thread::spawn(move || {
+            thread::sleep(Duration::from_millis(300));
+            store.state().revive(old);
+        });
+    });
+    assert_eq!(other.add_with("c2", wish, takeover).unwrap(), "10.1.2.2/29");
+    assert_eq!(node.recorded(), ["10.1.2.2"]);
 }
 
 #[test]
@@ -486,31 +254,6 @@ fn two_claims_of_one_name_at_the_same_time_leave_it_to_one_owner() {
         assert!(code == 11 && message.contains("is held by c2/eth0"), "{code} {message}");
         assert_eq!(node.recorded(), ["10.1.2.3"]);
     }
-}
-
-#[test]
-fn a_del_without_the_nodes_memory_looks_into_every_subnet() {
-    let node = Node::new(Kind::default());
-    node.add("c1", pool()).unwrap();
-    node.lose_memory();
-    // The pools are others by now.
-    let pools = json!([{"ranges": [{"subnet": "10.1.3.0/29"}]}]);
-    assert_eq!(node.call("DEL", "c1", pools, json!({})).exit, 0);
-    assert_eq!(node.recorded(), [""; 0]);
-}
-
-#[test]
-fn an_owners_subnet_is_looked_at_also_if_the_network_has_forgotten_it() {
-    let node = Node::new(Kind::default());
-    let other = || json!({"ranges": [{"subnet": "10.1.3.0/29"}]});
-    node.add("c1", pool()).unwrap();
-    std::fs::remove_file(&node.files("site.json")[0]).unwrap();
-    assert_eq!(node.add("c1", other()).unwrap(), "10.1.3.2/29");
-    assert_eq!(node.recorded(), ["10.1.3.2"]);
-    // A subnet that was deleted holds nothing.
-    std::fs::remove_file(&node.files("site.json")[0]).unwrap();
-    node.store.state().gone.insert("lan|10.1.3.0/29|".to_owned());
-    assert_eq!(node.add("c1", pool()).unwrap(), "10.1.2.2/29");
 }
 
 #[test]

@@ -207,7 +207,13 @@ impl RecordServer for OpenWisp {
     }
 
     fn rules(&self) -> ServerRules {
-        ServerRules { creates_once: !self.confirm, chooses: false, longest_text: DESCRIPTION }
+        ServerRules {
+            creates_once: !self.confirm,
+            // Django inserts a record that it cannot update.
+            revives: true,
+            chooses: false,
+            longest_text: DESCRIPTION,
+        }
     }
 
     fn subnets(&mut self, _wanted: &str, each: &mut dyn FnMut(Subnet)) -> Result<()> {

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part")]
 
+pub mod node;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -25,6 +27,8 @@ pub struct Kind {
     pub is_atomic: bool,
     /// It says that it does, whether or not.
     pub says_atomic: bool,
+    /// A write that is under way while its record is deleted makes it again.
+    pub revives: bool,
     /// It chooses addresses.
     pub chooses: bool,
     /// Its lists have ids only where they are needed.
@@ -71,6 +75,8 @@ pub struct State {
     late: Vec<(String, IpAddr, String)>,
     /// Called before the next record is made, after its server has looked.
     pub between: VecDeque<Between>,
+    /// Called before the next record is written, after its server has read it.
+    pub between_write: VecDeque<Between>,
 }
 
 #[derive(Clone, Default)]
@@ -127,6 +133,14 @@ impl State {
         self.insert(subnet, address, text);
     }
 
+    /// Makes a record again that was deleted.
+    pub fn revive(&mut self, record: AddressRecord) {
+        let cidrs = self.records.iter_mut();
+        let mut here =
+            cidrs.filter(|(_, records)| records.iter().any(|it| it.address == record.address));
+        here.next().unwrap().1.push(record);
+    }
+
     fn has(&self, subnet: &str, address: IpAddr) -> bool {
         self.records.get(subnet).into_iter().flatten().any(|record| record.address == address)
     }
@@ -181,8 +195,8 @@ impl RecordServer for Fake {
     }
 
     fn rules(&self) -> ServerRules {
-        let Kind { says_atomic, chooses, .. } = self.store.kind;
-        ServerRules { creates_once: says_atomic, chooses, longest_text: 100 }
+        let Kind { says_atomic, revives, chooses, .. } = self.store.kind;
+        ServerRules { creates_once: says_atomic, revives, chooses, longest_text: 100 }
     }
 
     fn subnets(&mut self, wanted: &str, each: &mut dyn FnMut(Subnet)) -> Result<()> {
@@ -319,6 +333,15 @@ impl RecordServer for Fake {
         let others = of_subnet.into_iter().flatten().filter(|it| it.id != id);
         if others.map(|it| it.address).any(|it| it == address) || state.is_related(address) {
             return Ok(Rewritten::Refused);
+        }
+        if let Some(between) = state.between_write.pop_front() {
+            let read = state.find(&id).cloned();
+            drop(state);
+            between(address);
+            state = self.store.state();
+            if self.store.kind.revives && state.find(&id).is_none() {
+                state.revive(read.unwrap());
+            }
         }
         let Some(found) = state.find(&id) else { return Ok(Rewritten::Changed) };
         found.text = text.to_owned();
