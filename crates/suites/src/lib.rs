@@ -5,6 +5,7 @@
 //! - [`allocator_suite`]: what an allocator promises, in this process or as any program that speaks
 //!   CNI: a [`subject`].
 //! - [`selector_suite`]: what a selector promises, likewise.
+//! - [`apart`]: any subject, with a configuration of its own for each network.
 //! - [`between`]: any ledger, with a call of the test between a view and its commit.
 //! - [`mutants`], [`selector_mutants`]: ledgers and selectors with one known bug each, which the
 //!   suites must find.
@@ -58,12 +59,13 @@
 //! # Rooms
 //!
 //! From the top: allocator_suite → bench → pool_spec · subject (what is tested) → between ·
-//! memory (a ledger in memory) → table; mutants → memory; ledger_suite; selector_suite → subject;
-//! selector_mutants → subject; report · plain (values in messages)
+//! memory (a ledger in memory) → table; apart → subject; mutants → memory; ledger_suite;
+//! selector_suite → subject; selector_mutants → subject; report · plain (values in messages)
 
 #![warn(unreachable_pub)]
 
 pub mod allocator_suite;
+pub mod apart;
 mod bench;
 pub mod between;
 pub mod ledger_suite;

@@ -291,6 +291,13 @@ pub fn addresses(result: &Value) -> Vec<String> {
     ips.map(|ip| plain(ip["address"].as_str().unwrap())).collect()
 }
 
+/// Some members of the rows of a verb with `--json`; one that is no text as JSON.
+pub fn members(rows: &Value, keys: &[&str]) -> Vec<Vec<String>> {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let row = |row: &Value| keys.iter().map(|key| text(&row[*key])).collect();
+    rows.as_array().unwrap().iter().map(row).collect()
+}
+
 /// What the chain remembers of a result.
 pub fn given(result: &Value) -> Value {
     json!({"ips": result["ips"], "leases": result["leases"]})

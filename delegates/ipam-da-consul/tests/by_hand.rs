@@ -8,7 +8,7 @@ mod common;
 use std::process::Command;
 
 use ipam_testkit::consul::Consul;
-use ipam_testkit::node::{addresses, named};
+use ipam_testkit::node::{addresses, members, named};
 use ipam_testkit::world::World;
 use serde_json::{Value, json};
 
@@ -16,13 +16,6 @@ use common::chains::chain;
 use common::filling::{occupy, usable};
 use common::store::{books, everything, holdings};
 use common::{Node, PROGRAM, define, stocked};
-
-/// Some members of rows.
-fn members(rows: &Value, keys: &[&str]) -> Vec<Vec<String>> {
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let row = |row: &Value| keys.iter().map(|key| text(&row[*key])).collect();
-    rows.as_array().unwrap().iter().map(row).collect()
-}
 
 /// A server with what two nodes and passcod hold.
 fn mixed() -> (Consul, [Node; 2]) {

@@ -10,9 +10,10 @@ use std::time::Duration;
 use ipam_da_openwisp::OpenWispLedger;
 use ipam_kit::Result;
 use ipam_kit::allocate::{Allocate, Ledger, Reach};
-use ipam_kit::cni::{Environment, NetworkName};
+use ipam_kit::cni::NetworkName;
+use ipam_suites::apart::Apart;
 use ipam_suites::ledger_suite::{self, LedgerSubject};
-use ipam_suites::subject::{Binary, CallOutput, Form, InProcess, Subject};
+use ipam_suites::subject::{Binary, Form, InProcess, Subject};
 use ipam_suites::{Report, allocator_suite};
 use ipam_testkit::openwisp::{OpenWisp, TOKEN};
 use ipam_testkit::world;
@@ -60,11 +61,12 @@ impl Desk {
         }
     }
 
-    fn with_organization(&self, stdin: &[u8]) -> Vec<u8> {
-        let mut network: Value = serde_json::from_slice(stdin).unwrap();
-        let organization = self.organization(network["name"].as_str().unwrap());
-        network["ipam"]["openwisp"]["organization"] = organization.into();
-        network.to_string().into_bytes()
+    /// The subject with an organization for each network.
+    fn apart(self, subject: impl Subject + 'static) -> Arc<dyn Subject> {
+        Arc::new(Apart(subject, move |network: &mut Value| {
+            let organization = self.organization(network["name"].as_str().unwrap());
+            network["ipam"]["openwisp"]["organization"] = organization.into();
+        }))
     }
 }
 
@@ -76,40 +78,6 @@ impl LedgerSubject for Desk {
         ipam["openwisp"]["organization"] = self.organization(network.as_str()).into();
         let request = ledger_suite::request(network, &ipam)?;
         Ledger::open(request.network.settings()?, &request)
-    }
-}
-
-/// A subject whose networks have organizations of their own.
-struct Apart<S>(S, Desk);
-
-impl<S: Subject> Subject for Apart<S> {
-    fn form(&self) -> Form {
-        self.0.form()
-    }
-
-    fn reach(&self) -> Reach {
-        self.0.reach()
-    }
-
-    fn config(&self) -> Map<String, Value> {
-        self.0.config()
-    }
-
-    fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<CallOutput> {
-        self.0.answer(environment, &self.1.with_organization(stdin))
-    }
-
-    fn age(&self, by: Duration) -> bool {
-        self.1.age(by);
-        true
-    }
-
-    fn keeps_names(&self) -> bool {
-        self.0.keeps_names()
-    }
-
-    fn kill_during(&self, environment: Environment, stdin: &[u8], after: Duration) -> bool {
-        self.0.kill_during(environment, &self.1.with_organization(stdin), after)
     }
 }
 
@@ -134,9 +102,11 @@ fn the_ledger_in_openwisp_passes() {
 fn the_allocator_in_openwisp_passes() {
     let desk = Desk::new(OF_ALLOCATOR);
     let delegate = Allocate::<OpenWispLedger>::default();
-    let subject = InProcess::new(delegate, Reach::Cluster, desk.ipam()).keeping_names();
-    let subject: Arc<dyn Subject> = Arc::new(Apart(subject, desk));
-    assert_well(&allocator_suite::run(&subject, &[], &[]), 4);
+    let aged = desk.clone();
+    let subject = InProcess::new(delegate, Reach::Cluster, desk.ipam())
+        .keeping_names()
+        .aging(move |by| aged.age(by));
+    assert_well(&allocator_suite::run(&desk.apart(subject), &[], &[]), 4);
 }
 
 #[test]
@@ -144,10 +114,12 @@ fn the_program_passes() {
     let desk = Desk::new(OF_ALLOCATOR);
     let program = Path::new(env!("CARGO_BIN_EXE_ipam-da-openwisp"));
     let config = Map::from_iter([("ipam".to_owned(), desk.ipam())]);
+    let aged = desk.clone();
     let subject = Binary::new(program, Form::Delegate, desk.state.path())
         .reaching(Reach::Cluster)
-        .configured(config);
-    let subject: Arc<dyn Subject> = Arc::new(Apart(subject, desk));
+        .configured(config)
+        .aging(move |by| aged.age(by));
+    let subject = desk.apart(subject);
     // All checks of ipam-conformance are for the run by hand; CI makes those of the allocator in this
     // process, and here those of kills.
     let kept = ["a_killed_add_leaves_nothing_that_a_del_does_not_find", "a_del_releases"];

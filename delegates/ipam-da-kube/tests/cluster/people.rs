@@ -1,8 +1,9 @@
 //! The verbs for people, on pools that several programs and networks share.
 
+use ipam_testkit::node::members;
 use ipam_testkit::old::whereabouts::Whereabouts;
 use ipam_testkit::whereabouts::Release;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::common::node::{Node, POOL, SUBNET};
 use crate::common::{Desk, v094};
@@ -18,15 +19,6 @@ fn mixed() -> (Desk, [Node; 2]) {
     nodes[1].add("c2");
     Node::of(&desk).with("networkName", "red").add("r1");
     (desk, nodes)
-}
-
-fn members(rows: &Value, keys: &[&str]) -> Vec<Vec<String>> {
-    let text = |row: &Value, key: &&str| match &row[*key] {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    let row = |row: &Value| keys.iter().map(|key| text(row, key)).collect();
-    rows.as_array().unwrap().iter().map(row).collect()
 }
 
 #[test]

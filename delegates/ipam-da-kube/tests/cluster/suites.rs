@@ -8,10 +8,11 @@ use std::time::Duration;
 use ipam_da_kube::IpPools;
 use ipam_kit::Result;
 use ipam_kit::allocate::{Allocate, Ledger, Reach};
-use ipam_kit::cni::{Environment, NetworkName};
+use ipam_kit::cni::NetworkName;
+use ipam_suites::apart::Apart;
 use ipam_suites::between::{CallBetween, InterleavedLedger, next_commit};
 use ipam_suites::ledger_suite::{self, LedgerSubject};
-use ipam_suites::subject::{Binary, CallOutput, Form, InProcess, Subject};
+use ipam_suites::subject::{Binary, Form, InProcess, Subject};
 use ipam_suites::{Report, allocator_suite};
 use ipam_testkit::whereabouts::{Crds, Release};
 use ipam_testkit::world::full_size;
@@ -44,51 +45,9 @@ impl LedgerSubject for Opened {
     }
 }
 
-/// A subject whose networks have pools of their own, by `networkName`.
-struct Apart<S>(S);
-
-impl<S: Subject> Subject for Apart<S> {
-    fn form(&self) -> Form {
-        self.0.form()
-    }
-
-    fn reach(&self) -> Reach {
-        self.0.reach()
-    }
-
-    fn config(&self) -> Map<String, Value> {
-        self.0.config()
-    }
-
-    fn answer(&self, environment: Environment, stdin: &[u8]) -> Result<CallOutput> {
-        self.0.answer(environment, &apart(stdin))
-    }
-
-    fn interleave(&self, between: CallBetween) -> bool {
-        self.0.interleave(between)
-    }
-
-    fn age(&self, by: Duration) -> bool {
-        self.0.age(by)
-    }
-
-    fn keeps_names(&self) -> bool {
-        self.0.keeps_names()
-    }
-
-    fn rests_freed(&self) -> bool {
-        self.0.rests_freed()
-    }
-
-    fn kill_during(&self, environment: Environment, stdin: &[u8], after: Duration) -> bool {
-        self.0.kill_during(environment, &apart(stdin), after)
-    }
-}
-
-fn apart(stdin: &[u8]) -> Vec<u8> {
-    let mut network: Value = serde_json::from_slice(stdin).unwrap();
+/// Networks have pools of their own, by `networkName`.
+fn apart(network: &mut Value) {
     network["ipam"]["kube"]["networkName"] = network["name"].clone();
-    network.to_string().into_bytes()
 }
 
 fn assert_well(report: &Report, not_applicable: usize) {
@@ -146,7 +105,7 @@ fn allocator(crds: fn() -> Crds, overlap: Overlap) {
         serve_sticky(desk.kube);
         subject = subject.keeping_names();
     }
-    let subject: Arc<dyn Subject> = Arc::new(Apart(subject));
+    let subject: Arc<dyn Subject> = Arc::new(Apart(subject, apart));
     // A subject inside this process cannot be killed.
     assert_well(&allocator_suite::run(&subject, &[], &[]), 1);
 }
@@ -160,7 +119,7 @@ fn program(crds: fn() -> Crds, overlap: Overlap) {
         .reaching(Reach::Cluster)
         .configured(config)
         .aging(move |by: Duration| age(&client, &namespace, by));
-    let subject: Arc<dyn Subject> = Arc::new(Apart(subject));
+    let subject: Arc<dyn Subject> = Arc::new(Apart(subject, apart));
     // Nothing can come between look and change.
     assert_well(&allocator_suite::run(&subject, &[], &[]), 3);
 }

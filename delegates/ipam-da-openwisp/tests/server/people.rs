@@ -1,7 +1,7 @@
 //! The verbs for people, on a subnet that nodes and persons share.
 
+use ipam_testkit::node::members;
 use ipam_testkit::openwisp::ORGANIZATION;
-use serde_json::Value;
 
 use crate::site::{Node, Site};
 
@@ -15,15 +15,6 @@ fn mixed() -> (Site<'static>, [Node; 2], [String; 3]) {
         [("c1", &nodes[0]), ("c2", &nodes[1])].map(|(container, node)| node.address(container));
     let [first, second] = given;
     (site, nodes, [first, second, by_hand])
-}
-
-fn members(rows: &Value, keys: &[&str]) -> Vec<Vec<String>> {
-    let text = |row: &Value, key: &&str| match &row[*key] {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    let row = |row: &Value| keys.iter().map(|key| text(row, key)).collect();
-    rows.as_array().unwrap().iter().map(row).collect()
 }
 
 #[test]
