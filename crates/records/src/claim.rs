@@ -104,6 +104,8 @@ impl<S: RecordServer> RecordLedger<S> {
         };
         let sight = token.sight(&subnet.id);
         let was_viewed_free = sight.is_some_and(|sight| sight.is_whole);
+        // Before anything is deleted: an owner whose mark does not fit is refused.
+        let text = self.text(owner, name.as_ref().map(|(name, mark)| (*name, mark)))?;
         // All others lose the name; an address that is kept for it stays so if another is claimed.
         let (held, kept): (Vec<&Marked>, Vec<&Marked>) =
             named.into_iter().partition(|named| named.mark.holder.is_some());
@@ -128,7 +130,6 @@ impl<S: RecordServer> RecordLedger<S> {
                 return Ok(Some(Refused::Changed));
             }
         }
-        let text = self.text(owner, name.as_ref().map(|(name, mark)| (*name, mark)))?;
         let at = now();
         self.memory.remember_use(owner.scope.network.as_str(), &subnet);
         let mut note = token.turn.note().cloned().unwrap_or_default();
