@@ -214,6 +214,16 @@ impl Error {
         self
     }
 
+    /// Changes each text: the message, the path, the advice and the causes, which become one.
+    #[must_use]
+    pub fn map_texts(self, change: impl Fn(String) -> String) -> Self {
+        let causes = self.causes();
+        let Inner { code, path, message, advice, .. } = *self.0;
+        let source = (!causes.is_empty()).then(|| change(causes.join(": ")).into());
+        let (path, advice) = (path.map(&change), advice.map(&change));
+        Self(Box::new(Inner { code, path, message: change(message), advice, source }))
+    }
+
     /// Replaces the code.
     #[must_use]
     pub fn with_code(mut self, code: ErrorCode) -> Self {
@@ -233,13 +243,7 @@ impl Error {
 
     /// The causes and the advice in one line; empty without any.
     pub fn details(&self) -> String {
-        let mut parts = Vec::new();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            parts.push(shortened(error.to_string()));
-            cause = error.source();
-        }
-        let mut text = parts.join(": ");
+        let mut text = self.causes().join(": ");
         if let Some(advice) = &self.0.advice {
             if !text.is_empty() {
                 text.push_str("; ");
@@ -247,6 +251,16 @@ impl Error {
             text.push_str(advice);
         }
         text
+    }
+
+    fn causes(&self) -> Vec<String> {
+        let mut causes = Vec::new();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            causes.push(shortened(error.to_string()));
+            cause = error.source();
+        }
+        causes
     }
 
     /// Fails when there was a failure: several become one, as [`Error::and`] has it.
@@ -336,6 +350,14 @@ mod tests {
         assert_eq!(error.to_string(), "cannot read /x");
         assert_eq!(error.details(), "no such disk; mount it");
         assert_eq!(error.in_full(), "cannot read /x: no such disk; mount it");
+    }
+
+    #[test]
+    fn every_text_of_an_error_can_be_changed() {
+        let error = Error::config("a.b", "b").caused_by(Error::new(ErrorCode::IO, "c: b"));
+        let changed = error.advise("b or d").map_texts(|text| text.replace('b', "…"));
+        assert_eq!(changed.in_full(), "a.…: …: c: …; … or d");
+        assert_eq!(changed.code(), ErrorCode::INVALID_CONFIG);
     }
 
     #[test]

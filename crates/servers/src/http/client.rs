@@ -62,6 +62,11 @@ impl Client {
         self.failover.transport().secrets()
     }
 
+    /// Whether a server has answered a request with 429: too many requests.
+    pub fn is_limited(&self) -> bool {
+        self.failover.transport().is_limited()
+    }
+
     /// Shows this header with every later request, in place of an earlier one of its name.
     ///
     /// # Errors

@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,8 @@ pub(super) struct Http {
     advice: fn(status: u16, body: &str) -> Option<&'static str>,
     agent: Agent,
     wire: WireState,
+    /// Whether a server has answered 429.
+    is_limited: Cell<bool>,
 }
 
 /// A request with all its headers, and the reader of its answer.
@@ -76,9 +79,19 @@ impl Http {
         }
         let secured = servers.iter().any(Server::is_secured);
         let tls = secured.then(|| trust.settings()).transpose()?;
-        let wire = WireState::default();
+        let (wire, is_limited) = (WireState::default(), Cell::new(false));
         let agent = dial::agent(tls, wire.clone());
-        Ok(Self { service, servers, headers, secrets, media: None, advice, agent, wire })
+        Ok(Self {
+            service,
+            servers,
+            headers,
+            secrets,
+            media: None,
+            advice,
+            agent,
+            wire,
+            is_limited,
+        })
     }
 
     pub(super) fn speak(&mut self, media: &'static str) {
@@ -98,6 +111,10 @@ impl Http {
 
     pub(super) fn secrets(&self) -> &Secrets {
         &self.secrets
+    }
+
+    pub(super) fn is_limited(&self) -> bool {
+        self.is_limited.get()
     }
 
     pub(super) fn server(&self, index: usize) -> &Server {
@@ -149,6 +166,7 @@ impl Http {
             None => broken(&error),
         })?;
         let status = response.status().as_u16();
+        self.is_limited.set(self.is_limited.get() || status == 429);
         debug!("{server}: {} {}: {status} in {:.1?}", ask.method, ask.path, began.elapsed());
         if !ask.ok_statuses.contains(&status) {
             return Err(self.refusal(ask, response));

@@ -2,6 +2,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::secret::Secret;
+use ipam_kit::Error;
 use ipam_kit::text::redacted;
 
 /// The secrets that servers were shown, and may repeat.
@@ -35,6 +36,11 @@ impl Secrets {
     /// A server's words without the secrets.
     pub(super) fn redacted(&self, text: String) -> String {
         redacted(text, self.0.iter().map(String::as_str))
+    }
+
+    /// An error that quotes a server's words, without the secrets.
+    pub fn redacted_error(&self, error: Error) -> Error {
+        error.map_texts(|text| self.redacted(text))
     }
 
     /// A server's words in one line, without secrets.
