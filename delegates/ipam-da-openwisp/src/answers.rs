@@ -109,10 +109,26 @@ impl AddressJson {
     }
 }
 
-/// The gateway in the description of a subnet.
-#[derive(Deserialize)]
-struct GatewayJson {
-    gw: IpAddr,
+/// The gateway in the description of a subnet of this CIDR, such as `{"gw": "10.0.0.1"}`.
+///
+/// # Errors
+/// The description names a gateway, and has another form: the reason.
+fn gateway(description: &str, cidr: IpNet) -> Result<Option<IpAddr>, String> {
+    #[derive(Deserialize)]
+    struct GatewayJson {
+        gw: IpAddr,
+    }
+    if !description.contains("\"gw\"") {
+        return Ok(None);
+    }
+    let gateway = serde_json::from_str(description).ok().map(|GatewayJson { gw }| gw);
+    match gateway.filter(|gateway| gateway.is_ipv4() == cidr.addr().is_ipv4()) {
+        Some(gateway) => Ok(Some(gateway)),
+        None => Err(format!(
+            "the gateway in its description cannot be read: {description:?}: write it in OpenWISP as in \
+             {{\"gw\": \"10.0.0.1\"}}, or remove it"
+        )),
+    }
 }
 
 impl SubnetJson {
@@ -129,20 +145,19 @@ impl SubnetJson {
         let cidr: IpNet = self.subnet.parse().map_err(|_| {
             nonsense(format!("the subnet {} has the CIDR {:?}", self.id, self.subnet))
         })?;
-        let description = self.description.unwrap_or_default();
-        let gateway = serde_json::from_str::<GatewayJson>(&description).ok().map(|json| json.gw);
-        let gateway = gateway.filter(|gateway| gateway.is_ipv4() == cidr.addr().is_ipv4());
+        let gateway = gateway(self.description.as_deref().unwrap_or_default(), cidr);
         let is_shared = self.organization.is_none() && *organization == Organization::Any;
-        let refusal = is_shared.then(|| {
+        let shared = is_shared.then(|| {
             "it has no organization, so only a superuser may delete its records: give it an organization, or, \
              for a superuser, set ipam.openwisp.organization to shared"
                 .to_owned()
         });
+        let refusal = shared.or_else(|| gateway.clone().err());
         Ok(Some(Subnet {
             id: self.id,
             name: self.name,
             cidr: cidr.trunc(),
-            gateway,
+            gateway: gateway.unwrap_or_default(),
             parent: self.master_subnet,
             refusal,
         }))
@@ -243,12 +258,29 @@ mod tests {
     fn a_subnet_has_the_gateway_of_its_description() {
         for (description, gateway) in [
             (json!(r#"{"gw": "10.0.0.254"}"#), Some("10.0.0.254")),
-            (json!(r#"{"gw": "fd00::1"}"#), None),
-            (json!("the blue one"), None),
+            (json!(r#"{"gw": "10.0.0.254", "vlan": 7}"#), Some("10.0.0.254")),
+            (json!("the blue one, by gw 2"), None),
             (json!(null), None),
         ] {
             let subnet = subnet(json!({"description": description}), &Organization::Any).unwrap();
             assert_eq!(subnet.gateway.map(|it| it.to_string()).as_deref(), gateway);
+            assert_eq!(subnet.refusal, None);
+        }
+    }
+
+    #[test]
+    fn a_subnet_with_a_malformed_gateway_is_refused() {
+        for description in [
+            r#"{"gw": "fd00::1"}"#,
+            r#"{"gw": "10.0.0"}"#,
+            r#"{"gw": 10.0.0.1}"#,
+            r#"{"gw": null}"#,
+            r#"gateway: {"gw": "10.0.0.1"}"#,
+        ] {
+            let subnet = subnet(json!({"description": description}), &Organization::Any).unwrap();
+            let refusal = subnet.refusal.unwrap_or_default();
+            assert!(refusal.contains(&format!("{description:?}")), "{description}: {refusal}");
+            assert_eq!(subnet.gateway, None);
         }
     }
 

@@ -43,7 +43,29 @@ fn the_gateway_of_a_subnets_description_is_answered_and_given_to_nobody() {
 }
 
 #[test]
-fn an_unknown_and_an_ambiguous_pool_are_told_with_the_matches() {
+fn a_malformed_gateway_in_a_subnets_description_is_error_7_and_no_release_fails() {
+    let server = OpenWisp::shared();
+    let members = |description: &str| {
+        json!({"organization": ORGANIZATION, "subnet": "10.98.5.0/29", "name": "without a gateway",
+               "description": description})
+    };
+    let subnet = server.subnet_of(&members(""));
+    let site = Site { server, subnet, cidr: "10.98.5.0/29".to_owned() };
+    let node = site.node();
+    node.add("c1");
+    let malformed = r#"{"gw": 10.98.5.1}"#;
+    let target = format!("ipam/subnet/{}/", site.subnet);
+    server.ask("PATCH", &target, Some(&members(malformed))).success();
+    let (code, text) = site.node().named("node-2").call("ADD", "c2").failure();
+    let quoted = format!("{malformed:?}");
+    assert!(code == 7 && text.contains(&site.cidr) && text.contains(&quoted), "{code} {text}");
+    std::fs::remove_dir_all(node.world.path("state/openwisp")).unwrap();
+    node.del("c1");
+    site.assert_empty();
+}
+
+#[test]
+fn an_unknown_or_ambiguous_pool_is_an_error_that_names_the_matches() {
     let server = OpenWisp::shared();
     let site = Site::new();
     let (code, text) = site.node().with_pools(&["no such pool"]).call("ADD", "c1").failure();
