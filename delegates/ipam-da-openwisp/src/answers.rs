@@ -20,7 +20,7 @@ use crate::pages::Identified;
 pub(crate) struct PageEnd {
     pub(crate) count: usize,
     pub(crate) next: Option<String>,
-    /// Empty: the elements were passed on.
+    /// Empty: the elements were read before.
     #[serde(rename = "results")]
     _results: Vec<Value>,
 }
@@ -180,7 +180,7 @@ pub(crate) fn seen_subnets(
         // The child may be of an organization that is not seen.
         if let Some(child) = children.get(&subnet.id) {
             subnet.refusal =
-                Some(format!("it has a subnet inside of it, {child}: name a subnet that has none"));
+                Some(format!("it contains the subnet {child}: name one without others inside"));
         }
         seen.push(subnet);
     }
@@ -196,23 +196,23 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8], what: &str) -> Result<T> {
         .map_err(|error| nonsense(format!("cannot parse {what}")).caused_by(error.to_string()))
 }
 
-/// Whether a 404 says that the server has no such object. Another server would say it otherwise.
+/// Whether the body of a 404 is OpenWISP's: then the object does not exist.
 ///
 /// # Errors
 /// Code 103: the answer is of another service.
-pub(crate) fn check_absent(answer: &HttpAnswer, path: &str) -> Result<()> {
+pub(crate) fn check_absent(body: &[u8], path: &str) -> Result<()> {
     #[derive(Deserialize)]
     struct Detail {
         #[serde(rename = "detail")]
         _detail: String,
     }
-    match serde_json::from_slice::<Detail>(&answer.body) {
+    match serde_json::from_slice::<Detail>(body) {
         Ok(_) => Ok(()),
-        Err(_) => Err(nonsense(format!("HTTP 404 to {path} without a detail"))),
+        Err(_) => Err(nonsense(format!("the answer 404 to {path} is not OpenWISP's"))),
     }
 }
 
-/// The error of an answer that is not OpenWISP's.
+/// The error that an answer is not one of OpenWISP.
 pub(crate) fn nonsense(what: String) -> Error {
     Error::new(ErrorCode::BACKEND, format!("OpenWISP: {what}"))
         .advise("check ipam.openwisp.url: expected the root of an OpenWISP with openwisp-ipam 1.x")
@@ -312,11 +312,10 @@ mod tests {
     }
 
     #[test]
-    fn a_404_of_another_service_is_no_absence() {
-        let answer = |body: &str| HttpAnswer::new(404, body.as_bytes().to_vec());
-        assert!(check_absent(&answer(r#"{"detail":"Not found."}"#), "p").is_ok());
+    fn a_404_of_another_service_proves_nothing() {
+        assert!(check_absent(br#"{"detail":"Not found."}"#, "p").is_ok());
         for body in ["", "<html>", "{}", r#"{"detail":1}"#] {
-            assert_eq!(check_absent(&answer(body), "p").unwrap_err().code().number(), 103);
+            assert_eq!(check_absent(body.as_bytes(), "p").unwrap_err().code().number(), 103);
         }
     }
 }

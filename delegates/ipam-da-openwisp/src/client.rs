@@ -2,18 +2,23 @@
 
 use std::io::{self, Read};
 
-use ipam_kit::{Request, Result};
-use ipam_servers::{Access, Client, HttpAnswer, HttpRequest, Method, Secret, media};
+use ipam_kit::delegate::Deadline;
+use ipam_kit::{Error, ErrorCode, Request, Result};
+use ipam_records::short_hash;
+use ipam_servers::{Access, Client, HttpAnswer, HttpRequest, Method, Secret, Secrets, media};
+use log::warn;
 
 use crate::config::OpenWispSite;
 use crate::login::Login;
 
-/// The server, over HTTP.
+/// The server, over HTTP. No error of a request shows a password or a token.
 #[derive(Debug)]
 pub(crate) struct ApiClient {
     client: Client,
     login: Option<Login>,
-    has_token: bool,
+    /// The token that requests show.
+    token: Option<Secret>,
+    user: String,
 }
 
 /// A request below `api/v1/ipam/`.
@@ -26,11 +31,17 @@ pub(crate) struct Ask<'a> {
     pub(crate) ok: &'a [u16],
 }
 
+/// Advice about too many requests.
+pub(crate) const RAISE_RATE: &str = "raise ipam in DEFAULT_THROTTLE_RATES of OpenWISP's REST_FRAMEWORK: it allows 400 requests an hour by default";
+
 /// The largest answer that is read whole, in bytes.
 const ANSWER: u64 = 64 * 1024;
 
 /// The largest answer that is read element by element, in bytes.
 const LIST: u64 = 1024 * 1024 * 1024;
+
+/// Parses a long body, given the head of its answer.
+type Take<'a, T> = &'a mut dyn FnMut(&HttpAnswer, &mut dyn Read) -> io::Result<Result<T>>;
 
 impl ApiClient {
     /// # Errors
@@ -39,8 +50,12 @@ impl ApiClient {
         let state = request.state_dir()?;
         let server = site.settings.servers[0].to_string();
         let folder = state.root().join("openwisp");
-        let login = site.login.map(|login| Login::new(login, &server, &folder));
         let settings = site.settings;
+        let user = match (&site.login, &settings.token) {
+            (Some(login), _) => format!("user {}", login.user),
+            (None, Some(token)) => format!("token {}", token.expose()),
+            (None, None) => String::new(),
+        };
         let access = Access {
             service: "OpenWISP",
             servers: settings.servers,
@@ -50,104 +65,136 @@ impl ApiClient {
             unreached: request.unreached(),
             advice,
         };
-        let client = Client::new(access, request.deadline)?.speaking(media::JSON);
-        let mut this = Self { client, login, has_token: false };
+        let mut client = Client::new(access, request.deadline)?.speaking(media::JSON);
+        if let Some(login) = &site.login {
+            client.conceal(&login.password);
+        }
+        let login = site.login.map(|login| Login::new(login, &server, &folder));
+        let mut this = Self { client, login, token: None, user: short_hash(&user) };
         let token = settings.token.or_else(|| this.login.as_ref()?.kept());
         if let Some(token) = token {
-            this.show(&token)?;
+            this.show(token)?;
         }
         Ok(this)
     }
 
-    fn show(&mut self, token: &Secret) -> Result<()> {
+    /// A name for the user of the token or the password, which shows neither.
+    pub(crate) fn user(&self) -> &str {
+        &self.user
+    }
+
+    /// Whether the server has answered a request of this call with 429.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.client.is_limited()
+    }
+
+    pub(crate) fn set_deadline(&mut self, deadline: Deadline) {
+        self.client.set_deadline(deadline);
+    }
+
+    fn show(&mut self, token: Secret) -> Result<()> {
         let header = Secret::parse(&format!("Bearer {}", token.expose()), "the token of OpenWISP")?;
-        self.has_token = true;
+        self.token = Some(token);
         self.client.show("Authorization", &header)
     }
 
-    /// Asks for a token if it has none yet, or after the server has refused it.
-    fn log_in(&mut self, again: bool) -> Result<bool> {
-        if self.has_token && !again {
-            return Ok(true);
-        }
-        let Some(login) = &self.login else { return Ok(false) };
-        let token = login.renew(&mut self.client)?;
-        self.show(&token)?;
-        Ok(true)
+    /// Takes another token than the present one, if there is a user with a password.
+    fn log_in(&mut self) -> Result<()> {
+        let Some(login) = &self.login else { return Ok(()) };
+        let token = login.renew(&mut self.client, self.token.as_ref())?;
+        self.show(token)
     }
 
-    /// Sends a request that changes nothing.
+    /// Sends a request that changes nothing, and parses the answer.
     ///
     /// # Errors
-    /// As [`Client::read`].
-    pub(crate) fn read(&mut self, ask: Ask<'_>) -> Result<HttpAnswer> {
-        self.log_in(false)?;
+    /// As [`Client::read`], and those of `take`.
+    pub(crate) fn read<T>(
+        &mut self,
+        ask: Ask<'_>,
+        take: impl FnOnce(&HttpAnswer) -> Result<T>,
+    ) -> Result<T> {
         let path = path_of(ask);
-        for is_last in [self.login.is_none(), true] {
+        let answer = self.send(&mut |client, is_last| {
             let ok = statuses(ask.ok, is_last);
-            let answer = self.client.read(&request(ask, &path, &ok, ANSWER))?;
-            if answer.status != 401 || is_last {
-                return Ok(answer);
-            }
-            self.log_in(true)?;
-        }
-        unreachable_answer(&path)
+            let answer = client.read(&request(ask, &path, &ok, ANSWER))?;
+            Ok((is_last || answer.status != 401).then_some(answer))
+        })?;
+        take(&answer).map_err(|error| self.redacted(error))
     }
 
     /// The same for a long body.
     ///
     /// # Errors
-    /// As [`Client::read_with`].
-    pub(crate) fn read_with<T>(
-        &mut self,
-        ask: Ask<'_>,
-        take: &mut dyn FnMut(&HttpAnswer, &mut dyn Read) -> io::Result<T>,
-    ) -> Result<T> {
-        self.log_in(false)?;
+    /// As [`Client::read_with`], and those of `take`.
+    pub(crate) fn read_with<T>(&mut self, ask: Ask<'_>, take: Take<'_, T>) -> Result<T> {
         let path = path_of(ask);
-        for is_last in [self.login.is_none(), true] {
+        let taken = self.send(&mut |client, is_last| {
             let ok = statuses(ask.ok, is_last);
             let mut take = |head: &HttpAnswer, body: &mut dyn Read| match head.status {
                 401 => Ok(None),
                 _ => take(head, body).map(Some),
             };
-            if let Some(taken) =
-                self.client.read_with(&request(ask, &path, &ok, LIST), &mut take)?
-            {
-                return Ok(taken);
-            }
-            self.log_in(true)?;
-        }
-        unreachable_answer(&path)
+            client.read_with(&request(ask, &path, &ok, LIST), &mut take)
+        })?;
+        taken.map_err(|error| self.redacted(error))
     }
 
-    /// Sends a change; `None` if its outcome is unknown.
+    /// Sends a change, and parses the answer. `None` if the outcome is unknown: no answer came, or the
+    /// answer to a change that succeeded cannot be parsed.
     ///
     /// # Errors
-    /// As [`Client::write`].
-    pub(crate) fn write(&mut self, ask: Ask<'_>) -> Result<Option<HttpAnswer>> {
-        self.log_in(false)?;
+    /// As [`Client::write`], and those of `take` for another status than 2xx.
+    pub(crate) fn write<T>(
+        &mut self,
+        ask: Ask<'_>,
+        take: impl FnOnce(&HttpAnswer, &Secrets) -> Result<T>,
+    ) -> Result<Option<T>> {
         let path = path_of(ask);
-        for is_last in [self.login.is_none(), true] {
+        let answer = self.send(&mut |client, is_last| {
             let ok = statuses(ask.ok, is_last);
-            let answer = self.client.write(&request(ask, &path, &ok, ANSWER))?;
+            let answer = client.write(&request(ask, &path, &ok, ANSWER))?;
             // A server that refuses the token has carried out nothing.
-            if answer.as_ref().is_none_or(|answer| answer.status != 401) || is_last {
+            let is_answer = answer.as_ref().is_none_or(|answer| answer.status != 401);
+            Ok((is_last || is_answer).then_some(answer))
+        })?;
+        let Some(answer) = answer else { return Ok(None) };
+        match take(&answer, self.client.secrets()) {
+            Ok(taken) => Ok(Some(taken)),
+            Err(error) if (200..300).contains(&answer.status) => {
+                let error = self.redacted(error).in_full();
+                warn!("the outcome of {} {path} is unknown: {error}", ask.method);
+                Ok(None)
+            }
+            Err(error) => Err(self.redacted(error)),
+        }
+    }
+
+    /// Sends a request with the token, and with another one if the server refuses the first. `send`
+    /// returns `None` for a refused token; its flag says that this token is the last one.
+    fn send<T>(
+        &mut self,
+        send: &mut dyn FnMut(&mut Client, bool) -> Result<Option<T>>,
+    ) -> Result<T> {
+        if self.token.is_none() {
+            self.log_in()?;
+        }
+        if self.login.is_some() {
+            if let Some(answer) = send(&mut self.client, false)? {
                 return Ok(answer);
             }
-            self.log_in(true)?;
+            self.log_in()?;
         }
-        unreachable_answer(&path)
+        send(&mut self.client, true)?.ok_or_else(|| {
+            Error::new(ErrorCode::BACKEND, "OpenWISP refused the token twice")
+                .advise("correct token or tokenFile in ipam.openwisp")
+        })
     }
 
-    /// A server's words in one line, without secrets.
-    pub(crate) fn shown(&self, said: &[u8]) -> String {
-        self.client.secrets().shown(said)
+    /// An error about a server's words, without secrets.
+    pub(crate) fn redacted(&self, error: Error) -> Error {
+        self.client.secrets().redacted_error(error)
     }
-}
-
-fn unreachable_answer<T>(path: &str) -> Result<T> {
-    Err(crate::answers::nonsense(format!("the token was refused twice for {path}")))
 }
 
 fn path_of(ask: Ask<'_>) -> String {
@@ -180,9 +227,7 @@ fn advice(status: u16, body: &str) -> Option<&'static str> {
         403 => {
             "give this user the rights add, view, change and delete of IP addresses, and view of subnets"
         }
-        429 => {
-            "raise ipam in DEFAULT_THROTTLE_RATES of OpenWISP's REST_FRAMEWORK: it allows 400 requests an hour by default"
-        }
+        429 => RAISE_RATE,
         _ => return None,
     })
 }

@@ -95,7 +95,8 @@ fn organization(text: Option<&str>) -> Result<Organization> {
         Some("shared") => Ok(Organization::Shared),
         Some(text) if is_id(text) => Ok(Organization::Id(text.to_ascii_lowercase())),
         Some(text) => {
-            let message = format!("expected the id of an organization or shared, found {text:?}");
+            let message =
+                format!(r#"expected the id of an organization or "shared", found {text:?}"#);
             Err(Error::config("ipam.openwisp.organization", message).advise(
                 "copy the id, such as 6f1c0d5e-8a5b-4c8e-9d0f-2f4b7c1e3a59, from the organization's page in OpenWISP",
             ))

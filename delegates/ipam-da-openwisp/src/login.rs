@@ -1,17 +1,21 @@
 //! The token of a user with a password: asked for once, and kept in the state folder.
 
-use std::path::Path;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use ipam_kit::allocate::owner_index::now;
-use ipam_kit::host::StateFile;
+use ipam_kit::host::{StateFile, lock, make_private_folder, open_own};
 use ipam_kit::{Error, ErrorCode, Result};
 use ipam_records::short_hash;
 use ipam_servers::{Client, HttpRequest, Method, Secret, ServerLogin, media};
 use log::warn;
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::answers::parse;
+use crate::answers::nonsense;
 
 /// A user's way to a token.
 #[derive(Debug)]
@@ -20,6 +24,8 @@ pub(crate) struct Login {
     /// The first server, and the user.
     subject: String,
     file: StateFile,
+    /// Locked by the call that logs in.
+    lock: PathBuf,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -27,8 +33,18 @@ pub(crate) struct Login {
 struct KeptToken {
     subject: String,
     token: String,
-    /// When the server refused the password, in milliseconds since 1970.
-    refused: u64,
+    /// When a login gave a refused token once more, in milliseconds since 1970.
+    repeated: u64,
+    /// The last login, if the server refused it.
+    refusal: Option<LoginRefusal>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct LoginRefusal {
+    /// In milliseconds since 1970.
+    at: u64,
+    /// Whether there were too many logins; else the password was refused.
+    too_many: bool,
 }
 
 #[derive(Deserialize)]
@@ -36,58 +52,102 @@ struct TokenJson {
     token: String,
 }
 
-/// For how long no password is sent after it was refused, in milliseconds. OpenWISP takes 20 logins
-/// a day of an address.
-const REFUSED: u64 = 60_000;
+/// For how long no password is sent after a login without success, in milliseconds. OpenWISP takes
+/// 20 logins a day from an address.
+const PAUSE: u64 = 60_000;
 
 const PATH: &str = "api/v1/users/token/";
 
 impl Login {
-    /// With a file of its own in the folder, for each user and server.
+    /// With files of its own in the folder, for each user and server.
     pub(crate) fn new(login: ServerLogin, server: &str, folder: &Path) -> Self {
         let subject = format!("{} at {server}", login.user);
-        let path = folder.join(format!("token-{}.json", short_hash(&subject)));
-        Self { login, subject, file: StateFile::at(path) }
+        let name = format!("token-{}", short_hash(&subject));
+        let file = StateFile::at(folder.join(format!("{name}.json")));
+        Self { login, subject, file, lock: folder.join(format!("{name}.lock")) }
     }
 
     /// The kept token of this user.
     pub(crate) fn kept(&self) -> Option<Secret> {
-        let kept: KeptToken = self.file.read();
-        let is_own = kept.subject == self.subject && !kept.token.is_empty();
-        is_own.then(|| Secret::parse(&kept.token, "token").ok()).flatten()
+        self.read().token()
     }
 
-    /// Asks for a token.
+    /// Takes the token that another call of this node was given meanwhile, or else asks for one.
+    /// `refused` is the token that the server does not know any more.
     ///
     /// # Errors
-    /// Code 103: the server refuses the password, now or within the last minute. The server cannot
-    /// be reached.
-    pub(crate) fn renew(&self, client: &mut Client) -> Result<Secret> {
-        let kept: KeptToken = self.file.read();
-        if kept.subject == self.subject && now().abs_diff(kept.refused) < REFUSED {
-            return Err(self.refused("a minute has not passed since then"));
+    /// Code 103: the server refuses the password, now or within the last minute. Code 11: it has
+    /// had too many logins, or another call logs in until the time is over. The server cannot be
+    /// reached.
+    pub(crate) fn renew(&self, client: &mut Client, refused: Option<&Secret>) -> Result<Secret> {
+        let _turn = self.turn(client.left() / 2)?;
+        let kept = self.read();
+        if let Some(token) = kept.token()
+            && (refused != Some(&token) || is_recent(kept.repeated))
+        {
+            return Ok(token);
         }
-        client.conceal(&self.login.password);
+        if let Some(refusal) = kept.refusal.filter(|refusal| is_recent(refusal.at)) {
+            return Err(self.refused(&refusal, "a minute has not passed since then"));
+        }
         let body = json!({"username": self.login.user, "password": self.login.password.expose()});
         let body = body.to_string();
         let answer = client.read(&HttpRequest {
             body: body.as_bytes(),
             media: Some(media::JSON),
-            ok_statuses: &[200, 400],
+            ok_statuses: &[200, 400, 429],
             limit: 16 * 1024,
             ..HttpRequest::new(Method::Post, PATH)
         })?;
-        let mut kept = KeptToken { subject: self.subject.clone(), ..KeptToken::default() };
-        if answer.status == 400 {
-            kept.refused = now();
-            self.keep(&kept);
-            return Err(self.refused(&client.secrets().shown(&answer.body)));
+        let kept = KeptToken { subject: self.subject.clone(), ..KeptToken::default() };
+        if answer.status != 200 {
+            let refusal = LoginRefusal { at: now(), too_many: answer.status == 429 };
+            let said = client.secrets().shown(&answer.body);
+            let error = self.refused(&refusal, &format!("HTTP {}: {said}", answer.status));
+            self.keep(&KeptToken { refusal: Some(refusal), ..kept });
+            return Err(error);
         }
-        let TokenJson { token } = parse(&answer.body, "the answer to a login")?;
+        // The words of the parser may quote the token.
+        let TokenJson { token } = serde_json::from_slice(&answer.body)
+            .map_err(|_| nonsense("cannot parse the answer to a login".to_owned()))?;
         let secret = Secret::parse(&token, "the token of OpenWISP")?;
-        kept.token = token;
-        self.keep(&kept);
+        let repeated = if refused == Some(&secret) { now() } else { 0 };
+        self.keep(&KeptToken { token, repeated, ..kept });
         Ok(secret)
+    }
+
+    /// Waits until no other call of this node logs in as this user. A folder that cannot be written
+    /// is a warning.
+    fn turn(&self, patience: Duration) -> Result<Option<File>> {
+        let give_up = Instant::now() + patience;
+        let locked = self.open_lock().and_then(|file| Ok((lock(&file, give_up)?, file)));
+        match locked {
+            Ok((true, file)) => Ok(Some(file)),
+            Ok((false, _)) => {
+                let message = format!("another call still logs in as {}", self.subject);
+                Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"))
+            }
+            Err(error) => {
+                warn!("cannot lock {}: {error}: logs in without it", self.lock.display());
+                Ok(None)
+            }
+        }
+    }
+
+    fn open_lock(&self) -> std::io::Result<File> {
+        let open = || open_own(&self.lock, OFlags::RDWR | OFlags::CREATE, 0o600);
+        match (open(), self.lock.parent()) {
+            (Err(error), Some(folder)) if error.kind() == ErrorKind::NotFound => {
+                make_private_folder(folder)?;
+                open()
+            }
+            (opened, _) => opened,
+        }
+    }
+
+    fn read(&self) -> KeptToken {
+        let kept: KeptToken = self.file.read();
+        if kept.subject == self.subject { kept } else { KeptToken::default() }
     }
 
     fn keep(&self, kept: &KeptToken) {
@@ -96,12 +156,30 @@ impl Login {
         }
     }
 
-    fn refused(&self, said: &str) -> Error {
+    fn refused(&self, refusal: &LoginRefusal, said: &str) -> Error {
+        let (code, advice) = match refusal.too_many {
+            true => (
+                ErrorCode::TRY_AGAIN,
+                "raise OPENWISP_USERS_AUTH_THROTTLE_RATE in OpenWISP's settings: it allows 20 logins a day from one address by default; or set a token in ipam.openwisp instead of username and password",
+            ),
+            false => (
+                ErrorCode::BACKEND,
+                "correct username and password in ipam.openwisp, or set a token; the next login is sent after a minute",
+            ),
+        };
         let message = format!("OpenWISP refused the login of {}: {said}", self.subject);
-        Error::new(ErrorCode::BACKEND, message).advise(
-            "correct username and password in ipam.openwisp, or set a token; the next login is sent after a minute",
-        )
+        Error::new(code, message).advise(advice)
     }
+}
+
+impl KeptToken {
+    fn token(&self) -> Option<Secret> {
+        Secret::parse(&self.token, "token").ok()
+    }
+}
+
+fn is_recent(time: u64) -> bool {
+    now().abs_diff(time) < PAUSE
 }
 
 #[cfg(test)]
@@ -109,14 +187,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_of_a_server_has_a_file_of_its_own() {
-        let path = |user: &str, server: &str| {
+    fn each_user_of_a_server_has_files_of_its_own() {
+        let paths = |user: &str, server: &str| {
             let password = Secret::parse("s3cret", "p").unwrap();
             let login = ServerLogin { user: user.to_owned(), password };
-            Login::new(login, server, Path::new("/f")).file.path().to_owned()
+            let login = Login::new(login, server, Path::new("/f"));
+            [login.file.path().to_owned(), login.lock]
         };
-        let first = path("a", "https://x");
-        assert_eq!(path("a", "https://x"), first);
-        assert!(path("b", "https://x") != first && path("a", "https://y") != first);
+        let first = paths("a", "https://x");
+        assert_eq!(paths("a", "https://x"), first);
+        for other in [paths("b", "https://x"), paths("a", "https://y")] {
+            assert!(other.iter().all(|path| !first.contains(path)), "{other:?}");
+        }
     }
 }

@@ -1,12 +1,11 @@
 //! Lists that are read page by page.
 
 use std::collections::BTreeSet;
-use std::io::Read;
+use std::io::{self, Read};
 use std::ops::ControlFlow;
 
 use ipam_kit::{Error, ErrorCode, Result};
 use ipam_servers::{HttpAnswer, Method, each_element};
-use log::debug;
 use serde::de::DeserializeOwned;
 
 use crate::answers::{Clock, PageEnd, check_absent, nonsense, parse};
@@ -24,8 +23,11 @@ pub(crate) const MOST: usize = 100_000;
 /// The longest id, in bytes; OpenWISP's have 36.
 const ID: usize = 64;
 
-/// How often a list that changes meanwhile is read.
-const PASSES: u32 = 8;
+/// How often a list is read that changes while it is read.
+const ROUNDS: u32 = 8;
+
+/// The list of all subnets.
+pub(crate) const SUBNETS: &str = "subnet/";
 
 /// An element of a list.
 pub(crate) trait Identified {
@@ -54,29 +56,31 @@ pub(crate) enum PagesRead {
     Left,
 }
 
-/// Reads a list, and passes each page to `each`: again from the first, until all elements were
+/// Reads a list, and gives each page to `each`: again from the first, until all elements were
 /// shown.
 ///
 /// # Errors
-/// The server cannot be reached, or refuses. The list changes whenever it is read.
+/// The server cannot be reached, or refuses. The list has too many elements, or changes each time
+/// it is read.
 pub(crate) fn read_pages<T: DeserializeOwned + Identified>(
     client: &mut ApiClient,
     list: &str,
     each: &mut dyn FnMut(ListPage<T>) -> Result<ControlFlow<()>>,
 ) -> Result<PagesRead> {
-    read_passes(list, |number| read_page(client, list, number), each)
+    let read = read_rounds(list, |number| read_page(client, list, number), each);
+    read.map_err(|error| client.redacted(error))
 }
 
 /// A list of one page is one look at the database. While several pages are read, an element may
-/// move to a page that was read before. So a longer list counts if two passes in a row show the same
-/// elements, and as many as each page says.
-fn read_passes<T: Identified>(
+/// move to a page that was read before. So a longer list counts if two rounds in a row show the
+/// same elements, and as many as each page says.
+fn read_rounds<T: Identified>(
     list: &str,
     mut read: impl FnMut(usize) -> Result<Option<ListPage<T>>>,
     each: &mut dyn FnMut(ListPage<T>) -> Result<ControlFlow<()>>,
 ) -> Result<PagesRead> {
     let mut before: Option<BTreeSet<String>> = None;
-    for _ in 0..PASSES {
+    for _ in 0..ROUNDS {
         let (mut ids, mut counts) = (BTreeSet::new(), BTreeSet::new());
         let mut pages = 0;
         loop {
@@ -92,11 +96,12 @@ fn read_passes<T: Identified>(
                 return Err(nonsense(format!("an element of {list} has the id {id:?}")));
             }
             page.elements.retain(|element| ids.insert(element.id().to_owned()));
-            if ids.len() > MOST {
+            if ids.len().max(page.count) > MOST {
                 return Err(too_many(list));
             }
             counts.insert(page.count);
-            let is_last = page.is_last || pages > page.count / PAGE + 1;
+            // A page without a new element is one that the server repeats.
+            let is_last = page.is_last || page.elements.is_empty();
             if each(page)?.is_break() {
                 return Ok(PagesRead::Left);
             }
@@ -110,17 +115,22 @@ fn read_passes<T: Identified>(
         }
         before = Some(ids);
     }
-    debug!("the list {list} changed in each of {PASSES} passes");
-    let message = format!("OpenWISP: the list {list} changed whenever it was read");
-    Err(Error::new(ErrorCode::TRY_AGAIN, message).advise(
-        "call again; with the right to add subnets, this delegate reads a long list of records in one request",
-    ))
+    let message = format!("OpenWISP: the list {list} changed each of {ROUNDS} times it was read");
+    Err(Error::new(ErrorCode::TRY_AGAIN, message).advise(match list {
+        SUBNETS => "call again when no subnets are added or deleted",
+        _ => {
+            "call again; a user with the right to add subnets reads a long list of records in one request"
+        }
+    }))
 }
 
 /// The error that a list is longer than what fits into memory.
 pub(crate) fn too_many(list: &str) -> Error {
     Error::new(ErrorCode::BACKEND, format!("OpenWISP: {list} has more than {MOST} elements"))
-        .advise("divide the subnet into smaller ones")
+        .advise(match list {
+            SUBNETS => "use a user who manages fewer organizations",
+            _ => "divide the subnet into smaller ones",
+        })
 }
 
 /// Reads a page; `None` if the list or the page does not exist.
@@ -136,9 +146,7 @@ fn read_page<T: DeserializeOwned>(
     let ask = Ask { method: Method::Get, path: &path, body: &[], ok: &[200, 404] };
     client.read_with(ask, &mut |head: &HttpAnswer, body: &mut dyn Read| {
         if head.status == 404 {
-            let mut answer = HttpAnswer::new(404, Vec::new());
-            body.take(ELEMENT as u64).read_to_end(&mut answer.body)?;
-            return Ok(check_absent(&answer, &path).map(|()| None));
+            return Ok(read_absent(body, &path)?.map(|()| None));
         }
         let mut elements = Vec::new();
         let rest = each_element(body, Some("results"), ELEMENT, |element| {
@@ -154,7 +162,14 @@ fn read_page<T: DeserializeOwned>(
             Ok(Some(ListPage { number, elements, clock, count, is_last: next.is_none() }))
         });
         Ok(page)
-    })?
+    })
+}
+
+/// [`check_absent`] for a body that is not read yet.
+pub(crate) fn read_absent(body: &mut dyn Read, path: &str) -> io::Result<Result<()>> {
+    let mut text = Vec::new();
+    body.take(ELEMENT as u64).read_to_end(&mut text)?;
+    Ok(check_absent(&text, path))
 }
 
 #[cfg(test)]
@@ -167,24 +182,29 @@ mod tests {
         }
     }
 
-    /// Reads a list with pages of two, of which each request shows another state: what was shown,
-    /// and how many requests that took.
+    /// The page of a list with two elements a page.
+    fn page(state: &str, number: usize) -> Option<ListPage<String>> {
+        let from = 2 * (number - 1);
+        if from > 0 && from >= state.len() {
+            return None;
+        }
+        let end = state.len().min(from + 2);
+        let elements = state[from..end].chars().map(String::from).collect();
+        let clock = Clock::of(&HttpAnswer::new(200, Vec::new()));
+        let is_last = end == state.len();
+        Some(ListPage { number, elements, clock, count: state.len(), is_last })
+    }
+
+    /// Reads a list of which each request shows the next state: the elements that were shown, and
+    /// the number of requests.
     fn read(states: &[&str]) -> (Result<PagesRead>, String, usize) {
         let (mut requests, mut shown) = (0, String::new());
-        let outcome = read_passes::<String>(
+        let outcome = read_rounds::<String>(
             "list",
             |number| {
                 let state = states[requests.min(states.len() - 1)];
                 requests += 1;
-                let from = 2 * (number - 1);
-                if from > 0 && from >= state.len() {
-                    return Ok(None);
-                }
-                let end = state.len().min(from + 2);
-                let elements = state[from..end].chars().map(String::from).collect();
-                let clock = Clock::of(&HttpAnswer::new(200, Vec::new()));
-                let is_last = end == state.len();
-                Ok(Some(ListPage { number, elements, clock, count: state.len(), is_last }))
+                Ok(page(state, number))
             },
             &mut |page| {
                 if page.number == 1 {
@@ -198,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_one_page_is_read_once_and_a_longer_one_until_two_passes_agree() {
+    fn a_list_of_one_page_is_read_once_and_a_longer_one_until_two_rounds_agree() {
         for (states, shown, requests) in [
             (&["ab"][..], "ab", 1),
             (&[""][..], "", 1),
@@ -218,5 +238,22 @@ mod tests {
             (0..100).map(|n: u8| format!("abc{}", char::from(b'A' + n % 26))).collect();
         let states: Vec<&str> = states.iter().map(String::as_str).collect();
         assert_eq!(read(&states).0.unwrap_err().code().number(), 11);
+    }
+
+    #[test]
+    fn a_server_that_repeats_a_page_without_end_gets_few_requests() {
+        for (count, code, most) in [(4, 11, 16), (MOST, 11, 16), (MOST + 1, 103, 1)] {
+            let mut requests = 0;
+            let outcome = read_rounds::<String>(
+                "list",
+                |number| {
+                    requests += 1;
+                    assert!(requests <= most, "{count}: {requests} requests");
+                    Ok(page("abcd", 1).map(|page| ListPage { number, count, ..page }))
+                },
+                &mut |_| Ok(ControlFlow::Continue(())),
+            );
+            assert_eq!(outcome.unwrap_err().code().number(), code, "{count}");
+        }
     }
 }

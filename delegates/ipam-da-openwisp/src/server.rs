@@ -10,17 +10,17 @@ use ipam_records::RecordServer;
 use ipam_records::server::{
     AddressRecord, Created, Deleted, ListQuery, Listed, Listing, Rewritten, ServerRules, Subnet,
 };
-use ipam_servers::{HttpAnswer, Method, escape};
+use ipam_servers::{HttpAnswer, Method, Secrets, escape};
 use log::warn;
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::answers::{AddressJson, Clock, SubnetJson, check_absent, nonsense, parse, seen_subnets};
-use crate::client::{ApiClient, Ask};
+use crate::client::{ApiClient, Ask, RAISE_RATE};
 use crate::config::{KEYS, OpenWispConfig, Organization};
 use crate::export::each_row;
-use crate::hints::ListHints;
-use crate::pages::{ELEMENT, MOST, PAGE, PagesRead, read_pages, too_many};
+use crate::hints::AnswerHints;
+use crate::pages::{MOST, PAGE, PagesRead, SUBNETS, read_absent, read_pages, too_many};
 
 /// An OpenWISP with openwisp-ipam.
 #[derive(Debug)]
@@ -29,12 +29,16 @@ pub struct OpenWisp {
     organization: Organization,
     confirm: bool,
     site: String,
-    /// Whether something secret goes over http.
+    /// The warning that something secret goes over http.
     unencrypted: Option<String>,
-    hints: ListHints,
+    hints: AnswerHints,
 }
 
 /// The id of a record that does not exist.
+/// The rights that every call needs, by a request that each allows, with their names.
+const RIGHTS: [(Method, &str); 3] =
+    [(Method::Get, "view"), (Method::Patch, "change"), (Method::Delete, "delete")];
+
 const ABSENT: &str = "00000000-0000-4000-8000-000000000000";
 
 /// The length of a description, in characters.
@@ -70,7 +74,7 @@ impl OpenWisp {
         }
     }
 
-    /// Reads all records of a subnet at once, without their ids.
+    /// Reads all records of a subnet in one request, without their ids.
     fn export(&mut self, subnet: &str, listing: &mut dyn Listing) -> Result<Listed> {
         let path = format!("subnet/{}/export/", escape(subnet));
         let ask = Ask { method: Method::Post, path: &path, body: &[], ok: &[200, 403, 404] };
@@ -79,11 +83,7 @@ impl OpenWisp {
                 listing.begin();
                 match head.status {
                     403 => return Ok(Ok(None)),
-                    404 => {
-                        let mut answer = HttpAnswer::new(404, Vec::new());
-                        body.take(ELEMENT as u64).read_to_end(&mut answer.body)?;
-                        return Ok(check_absent(&answer, &path).map(|()| Some(Listed::NoSubnet)));
-                    }
+                    404 => return Ok(read_absent(body, &path)?.map(|()| Some(Listed::NoSubnet))),
                     _ if !has_end(head) => return Ok(Ok(None)),
                     _ => {}
                 }
@@ -101,13 +101,13 @@ impl OpenWisp {
                     Ok(())
                 })?;
                 Ok(read.map(|()| Some(Listed::All)))
-            })??;
+            })?;
         match outcome {
             Some(Listed::NoSubnet) => self.prove_absent(subnet),
             Some(listed) => Ok(listed),
             None => {
                 warn!(
-                    "OpenWISP refuses an export (it needs the right to add subnets), or answers it without a length: reads page by page"
+                    "reads page by page: OpenWISP refuses an export, which needs the right to add subnets, or its answer may be incomplete"
                 );
                 self.hints.remember_refusal();
                 self.list_pages(subnet, true, listing)
@@ -115,29 +115,32 @@ impl OpenWisp {
         }
     }
 
-    /// Proves that a subnet does not exist. A list says the same of one of an organization that
-    /// the user does not manage.
+    /// Proves that a subnet does not exist. For a subnet of an organization that the user does not
+    /// manage, the list of records is missing too.
     fn prove_absent(&mut self, subnet: &str) -> Result<Listed> {
         let path = format!("subnet/{}/", escape(subnet));
         let ask = Ask { method: Method::Get, path: &path, body: &[], ok: &[200, 404] };
-        let answer = self.client.read(ask)?;
-        if answer.status == 404 {
-            return check_absent(&answer, &path).map(|()| Listed::NoSubnet);
-        }
-        let message = format!("OpenWISP shows the subnet {subnet}, and not its records");
-        Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"))
+        self.client.read(ask, |answer| match answer.status {
+            404 => check_absent(&answer.body, &path).map(|()| Listed::NoSubnet),
+            _ => {
+                let message = format!(
+                    "OpenWISP has the subnet {subnet}, but hides its records from the user"
+                );
+                Err(Error::new(ErrorCode::TRY_AGAIN, message)
+                    .advise("make this user a manager of the subnet's organization, or call again"))
+            }
+        })
     }
 
-    /// Fails if records may not be read, written or deleted. The server lets any manager make records,
-    /// also without these rights. It compares a right before it looks for the record.
+    /// Fails if the user may not read, change or delete records. The server lets any manager make
+    /// records, also without these rights. It checks a right before it looks for the record.
     fn check_right(&mut self, method: Method) -> Result<()> {
         let path = format!("ip-address/{ABSENT}/");
         let ask = Ask { method, path: &path, body: b"{}", ok: &[200, 204, 404] };
-        let answer = self.client.read(ask)?;
-        match answer.status {
-            404 => check_absent(&answer, &path),
-            status => Err(nonsense(format!("HTTP {status} for a record that is absent"))),
-        }
+        self.client.read(ask, |answer| match answer.status {
+            404 => check_absent(&answer.body, &path),
+            status => Err(nonsense(format!("HTTP {status} for a record that does not exist"))),
+        })
     }
 
     /// Whether the user is a superuser, who alone may change what is shared. The server refuses
@@ -146,29 +149,15 @@ impl OpenWisp {
         let path = format!("subnet/{}/", escape(shared));
         let body = br#"{"subnet":""}"#;
         let ask = Ask { method: Method::Patch, path: &path, body, ok: &[400, 403] };
-        Ok(self.client.read(ask)?.status == 400)
+        self.client.read(ask, |answer| Ok(answer.status == 400))
     }
 
-    /// A refused creation.
-    fn refusal(&self, subnet: &Subnet, answer: &HttpAnswer) -> Result<Created> {
-        #[derive(Default, Deserialize)]
-        #[serde(default)]
-        struct CreateRefusal {
-            ip_address: Vec<String>,
-            subnet: Vec<String>,
+}
+impl Drop for OpenWisp {
+    fn drop(&mut self) {
+        if self.client.is_limited() {
+            self.hints.remember_limit();
         }
-        let refusal: CreateRefusal = serde_json::from_slice(&answer.body).unwrap_or_default();
-        let says = |texts: &[String], part: &str| texts.iter().any(|text| text.contains(part));
-        if says(&refusal.ip_address, "already used") {
-            return Ok(Created::Taken);
-        }
-        if says(&refusal.subnet, "does not exist") || says(&refusal.ip_address, "does not belong") {
-            return Ok(Created::NoSubnet);
-        }
-        let said = self.client.shown(&answer.body);
-        let message = format!("OpenWISP refused a record in {}: {said}", subnet.cidr);
-        Err(Error::new(ErrorCode::BACKEND, message)
-            .advise("correct what the answer names, in OpenWISP or in the pool"))
     }
 }
 
@@ -187,18 +176,25 @@ impl RecordServer for OpenWisp {
         servers.sort_unstable();
         let plain = site.settings.servers.iter().find(|server| !server.is_secured());
         let state = request.state_dir()?;
-        let hints = ListHints::read(state.root().join("openwisp").join("lists.json"));
+        let hints = state.root().join("openwisp").join("lists.json");
+        let (organization, confirm) = (site.organization.clone(), site.confirm);
+        let unencrypted = plain.map(|server| {
+            let what = match site.login {
+                Some(_) => "the password and the token",
+                None => "the token",
+            };
+            format!(
+                "{server} is asked without encryption, and gets {what} of ipam.openwisp: use https://"
+            )
+        });
+        let client = ApiClient::new(site, request)?;
         Ok(Self {
-            organization: site.organization.clone(),
-            confirm: site.confirm,
-            site: format!("{} {:?}", servers.join(" "), site.organization),
-            unencrypted: plain.map(|server| {
-                let what =
-                    if site.login.is_some() { "the password and the token" } else { "the token" };
-                format!("{what} of ipam.openwisp go to {server} unencrypted: use https://")
-            }),
-            client: ApiClient::new(site, request)?,
-            hints,
+            site: format!("{} {organization:?}", servers.join(" ")),
+            hints: AnswerHints::read(hints, client.user()),
+            organization,
+            confirm,
+            unencrypted,
+            client,
         })
     }
 
@@ -218,14 +214,15 @@ impl RecordServer for OpenWisp {
 
     fn subnets(&mut self, _wanted: &str, each: &mut dyn FnMut(Subnet)) -> Result<()> {
         let mut found: Vec<SubnetJson> = Vec::new();
-        read_pages::<SubnetJson>(&mut self.client, "subnet/", &mut |page| {
+        read_pages::<SubnetJson>(&mut self.client, SUBNETS, &mut |page| {
             if page.number == 1 {
                 found.clear();
             }
             found.extend(page.elements);
             Ok(ControlFlow::Continue(()))
         })?;
-        let mut seen = seen_subnets(found, &self.organization)?;
+        let seen = seen_subnets(found, &self.organization);
+        let mut seen = seen.map_err(|error| self.client.redacted(error))?;
         if self.organization == Organization::Shared
             && let Some(first) = seen.first()
             && !self.may_change(&first.id)?
@@ -253,16 +250,16 @@ impl RecordServer for OpenWisp {
     fn read(&mut self, id: &str) -> Result<Option<AddressRecord>> {
         let path = format!("ip-address/{}/", escape(id));
         let ask = Ask { method: Method::Get, path: &path, body: &[], ok: &[200, 404] };
-        let answer = self.client.read(ask)?;
-        if answer.status == 404 {
-            return check_absent(&answer, &path).map(|()| None);
-        }
-        let json: AddressJson = parse(&answer.body, &format!("the answer to {path}"))?;
-        let record = json.record(None, Clock::of(&answer))?;
-        if record.id != id {
-            return Err(nonsense(format!("asked for the record {id}, it shows {}", record.id)));
-        }
-        Ok(Some(record))
+        self.client.read(ask, |answer| {
+            if answer.status == 404 {
+                return check_absent(&answer.body, &path).map(|()| None);
+            }
+            let record = shown_record(answer, None, &path)?;
+            match record.id == id {
+                true => Ok(Some(record)),
+                false => Err(nonsense(format!("the answer to {path} is the record {}", record.id))),
+            }
+        })
     }
 
     fn create(&mut self, subnet: &Subnet, address: Option<IpAddr>, text: &str) -> Result<Created> {
@@ -272,18 +269,12 @@ impl RecordServer for OpenWisp {
         let body = body.to_string();
         let ask =
             Ask { method: Method::Post, path: &path, body: body.as_bytes(), ok: &[201, 400, 404] };
-        let Some(answer) = self.client.write(ask)? else { return Ok(Created::Unknown) };
-        match answer.status {
-            201 => match made(&answer, &subnet.id) {
-                Ok(record) => Ok(Created::Done(record)),
-                Err(error) => {
-                    warn!("the outcome of a claim is unknown: {}", error.in_full());
-                    Ok(Created::Unknown)
-                }
-            },
-            404 => check_absent(&answer, &path).map(|()| Created::NoSubnet),
-            _ => self.refusal(subnet, &answer),
-        }
+        let created = self.client.write(ask, |answer, secrets| match answer.status {
+            201 => shown_record(answer, Some(&subnet.id), &path).map(Created::Done),
+            404 => check_absent(&answer.body, &path).map(|()| Created::NoSubnet),
+            _ => refusal(subnet, &answer.body, secrets),
+        })?;
+        Ok(created.unwrap_or(Created::Unknown))
     }
 
     fn write(&mut self, record: &AddressRecord, text: &str) -> Result<Rewritten> {
@@ -291,38 +282,27 @@ impl RecordServer for OpenWisp {
         let body = json!({"description": text}).to_string();
         let ask =
             Ask { method: Method::Patch, path: &path, body: body.as_bytes(), ok: &[200, 400, 404] };
-        let Some(answer) = self.client.write(ask)? else { return Ok(Rewritten::Unknown) };
-        match answer.status {
-            404 => return check_absent(&answer, &path).map(|()| Rewritten::Changed),
+        let rewritten = self.client.write(ask, |answer, secrets| match answer.status {
+            404 => check_absent(&answer.body, &path).map(|()| Rewritten::Changed),
             // It validates the whole record before it writes.
             400 => {
-                warn!(
-                    "OpenWISP keeps {} as it was: {}",
-                    record.address,
-                    self.client.shown(&answer.body)
-                );
-                return Ok(Rewritten::Refused);
+                let said = secrets.shown(&answer.body);
+                warn!("OpenWISP keeps {} as it was: {said}", record.address);
+                Ok(Rewritten::Refused)
             }
-            _ => {}
-        }
-        let json = parse::<AddressJson>(&answer.body, &format!("the answer to {path}"));
-        match json.and_then(|json| json.record(None, Clock::of(&answer))) {
-            Ok(written) => Ok(Rewritten::Done(written)),
-            Err(error) => {
-                warn!("the outcome of a change is unknown: {}", error.in_full());
-                Ok(Rewritten::Unknown)
-            }
-        }
+            _ => shown_record(answer, None, &path).map(Rewritten::Done),
+        })?;
+        Ok(rewritten.unwrap_or(Rewritten::Unknown))
     }
 
     fn delete(&mut self, record: &AddressRecord) -> Result<Deleted> {
         let path = format!("ip-address/{}/", escape(&record.id));
         let ask = Ask { method: Method::Delete, path: &path, body: &[], ok: &[204, 404] };
-        let Some(answer) = self.client.write(ask)? else { return Ok(Deleted::Unknown) };
-        if answer.status == 404 {
-            check_absent(&answer, &path)?;
-        }
-        Ok(Deleted::Done)
+        let deleted = self.client.write(ask, |answer, _| match answer.status {
+            404 => check_absent(&answer.body, &path).map(|()| Deleted::Done),
+            _ => Ok(Deleted::Done),
+        })?;
+        Ok(deleted.unwrap_or(Deleted::Unknown))
     }
 
     fn ready(&mut self) -> Result<()> {
@@ -330,14 +310,28 @@ impl RecordServer for OpenWisp {
     }
 
     fn check_rights(&mut self) -> Result<()> {
-        [Method::Get, Method::Patch, Method::Delete]
-            .into_iter()
-            .try_for_each(|method| self.check_right(method))
+        RIGHTS.into_iter().try_for_each(|(method, _)| self.check_right(method))
     }
 
     fn findings(&mut self) -> Result<Vec<String>> {
-        self.check_rights()?;
-        Ok(self.unencrypted.iter().cloned().collect())
+        let mut found: Vec<String> = self.unencrypted.iter().cloned().collect();
+        if let Some(age) = self.hints.limited() {
+            found.push(format!(
+                "OpenWISP refused requests of this user as too many (HTTP 429), {} minutes ago: {RAISE_RATE}",
+                age.as_secs() / 60
+            ));
+        }
+        for (method, right) in RIGHTS {
+            match self.check_right(method) {
+                Ok(()) => {}
+                Err(error) if error.code() == ErrorCode::BACKEND => found.push(format!(
+                    "this user may lack the right to {right} IP addresses: {}",
+                    error.in_full()
+                )),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -347,7 +341,28 @@ fn has_end(head: &HttpAnswer) -> bool {
 }
 
 /// The record that an answer shows.
-fn made(answer: &HttpAnswer, subnet: &str) -> Result<AddressRecord> {
-    let json: AddressJson = parse(&answer.body, "the answer to a claim")?;
-    json.record(Some(subnet), Clock::of(answer))
+fn shown_record(answer: &HttpAnswer, subnet: Option<&str>, path: &str) -> Result<AddressRecord> {
+    let json: AddressJson = parse(&answer.body, &format!("the answer to {path}"))?;
+    json.record(subnet, Clock::of(answer))
+}
+
+/// The meaning of a refused creation.
+fn refusal(subnet: &Subnet, body: &[u8], secrets: &Secrets) -> Result<Created> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct CreateRefusal {
+        ip_address: Vec<String>,
+        subnet: Vec<String>,
+    }
+    let refusal: CreateRefusal = serde_json::from_slice(body).unwrap_or_default();
+    let says = |texts: &[String], part: &str| texts.iter().any(|text| text.contains(part));
+    if says(&refusal.ip_address, "already used") {
+        return Ok(Created::Taken);
+    }
+    if says(&refusal.subnet, "does not exist") || says(&refusal.ip_address, "does not belong") {
+        return Ok(Created::NoSubnet);
+    }
+    let message = format!("OpenWISP refused a record in {}: {}", subnet.cidr, secrets.shown(body));
+    Err(Error::new(ErrorCode::BACKEND, message)
+        .advise("correct what the answer names, in OpenWISP or in the pool"))
 }
