@@ -14,7 +14,7 @@ use crate::site::{Node, Site, VERBS, assert_told, brief};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What another program than OpenWISP says, and what an error tells of it.
+/// Answers of other programs than OpenWISP, and a part of the error about each.
 fn strange() -> Vec<(&'static str, Fake, [u64; 4], &'static str)> {
     let with_type = |status: u16, kind: &str, body: &str| {
         let head = format!("X\r\nContent-Type: {kind}");
@@ -44,7 +44,7 @@ fn dripping() -> Fake {
 }
 
 #[test]
-fn a_server_that_is_away_or_another_is_told_in_time_and_nothing_changes() {
+fn an_absent_or_foreign_server_is_an_error_in_time_and_nothing_changes() {
     let site = Site::new();
     let result = site.node().add("c1");
     let before = site.records();
@@ -107,7 +107,7 @@ fn cutting() -> Fake {
 }
 
 #[test]
-fn an_export_that_may_be_cut_is_not_believed() {
+fn an_export_that_may_be_cut_is_not_used() {
     let fake = cutting();
     let node = Node::at(std::slice::from_ref(&fake.url))
         .with_pools(&["s"])
@@ -205,7 +205,7 @@ fn a_limit_of_requests_is_waited_for_or_names_the_setting() {
 }
 
 #[test]
-fn a_rate_of_the_real_server_is_told_and_nothing_is_lost() {
+fn the_rate_of_a_real_server_is_an_error_that_names_the_setting_and_loses_nothing() {
     let server = OpenWisp::builder().workers(1).rate("40/hour").start();
     let site = Site::on(&server, "10.4.0.0/24");
     let node = site.node();
@@ -232,7 +232,7 @@ fn a_rate_of_the_real_server_is_told_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_page_that_repeats_is_no_complete_read() {
+fn a_repeated_page_does_not_complete_a_list() {
     let site = Site::new();
     let server = site.server;
     server.records_of(&site.subnet, (1..=150).map(|host| (site.host(host), "of others")));

@@ -1,7 +1,8 @@
 //! Users, tokens and rights that the server refuses: an error that says so, without a secret.
 
-use ipam_testkit::node::given;
-use ipam_testkit::openwisp::{OPERATOR, ORGANIZATION, OpenWisp, User};
+use ipam_testkit::fake_http::{Reply, answering, http};
+use ipam_testkit::node::{at_once, given};
+use ipam_testkit::openwisp::{OPERATOR, ORGANIZATION, OpenWisp, Relay, User};
 use serde_json::{Value, json};
 
 use crate::site::{Node, Site};
@@ -9,6 +10,19 @@ use crate::site::{Node, Site};
 /// A node of a site that has another token.
 fn with_token(site: &Site<'_>, token: &str) -> Node {
     site.node().with("token", token)
+}
+
+/// The same node that logs in with a password.
+fn with_password(node: &Node, name: &str, password: &str) -> Node {
+    let mut node = Node::with_store(node.store.clone(), node.pools.clone());
+    node = node.with("username", name).with("password", password).with("insecure", true);
+    node.store["openwisp"].as_object_mut().unwrap().remove("token");
+    node
+}
+
+/// The logins of the requests that a relay got.
+fn logins(lines: &[String]) -> usize {
+    lines.iter().filter(|line| *line == "POST /api/v1/users/token/").count()
 }
 
 /// It fails with one of these codes, and shows no secret.
@@ -26,9 +40,7 @@ fn an_operator_with_a_token_or_a_password_attaches_checks_and_releases() {
     let site = Site::new();
     let User { name, password, token, .. } =
         site.server.user("attaches", Some(ORGANIZATION), &OPERATOR);
-    let mut by_password = site.node().with("username", &*name).with("password", &*password);
-    by_password = by_password.with("insecure", true);
-    by_password.store["openwisp"].as_object_mut().unwrap().remove("token");
+    let by_password = with_password(&site.node(), &name, &password);
     for node in [with_token(&site, &token), by_password] {
         let result = node.add("c1");
         assert_eq!(site.records().len(), 1);
@@ -40,7 +52,7 @@ fn an_operator_with_a_token_or_a_password_attaches_checks_and_releases() {
 }
 
 #[test]
-fn a_wrong_token_is_told_by_every_verb_and_shown_by_none() {
+fn every_verb_reports_a_wrong_token_and_shows_it_nowhere() {
     let site = Site::new();
     let result = site.node().add("c1");
     let secret = "fedcba9876543210fedcba9876543210fedcba98";
@@ -56,7 +68,7 @@ fn a_wrong_token_is_told_by_every_verb_and_shown_by_none() {
 }
 
 #[test]
-fn a_password_over_plain_http_needs_a_word() {
+fn a_password_over_http_needs_insecure() {
     let site = Site::new();
     let User { name, password, .. } = site.server.user("plain", Some(ORGANIZATION), &OPERATOR);
     let mut node = site.node().with("username", &*name).with("password", &*password);
@@ -93,7 +105,7 @@ fn without(right: &str) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_shared_subnet_is_a_superusers_alone() {
+fn a_shared_subnet_serves_superusers_alone() {
     let server = OpenWisp::shared();
     let user = server.user("shares", Some(ORGANIZATION), &OPERATOR);
     let subnet = server.subnet(None, "10.96.0.0/24", "shared");
@@ -111,7 +123,7 @@ fn a_shared_subnet_is_a_superusers_alone() {
 }
 
 #[test]
-fn rights_that_are_taken_away_are_told_and_a_del_fails_until_they_are_back() {
+fn every_verb_reports_lost_rights_and_a_del_fails_until_they_are_back() {
     let server = OpenWisp::start();
     let site = Site::on(&server, "10.6.0.0/24");
     let user = server.user("loses", Some(ORGANIZATION), &OPERATOR);
@@ -127,7 +139,7 @@ fn rights_that_are_taken_away_are_told_and_a_del_fails_until_they_are_back() {
 }
 
 #[test]
-fn a_wrong_organization_is_told() {
+fn a_wrong_organization_is_an_error() {
     let site = Site::new();
     for wrong in ["00000000-0000-4000-8000-00000000dead", "no-such-organization"] {
         let node = site.node().with("organization", wrong);
@@ -135,4 +147,96 @@ fn a_wrong_organization_is_told() {
         assert_eq!(code, 7, "{text}");
     }
     site.assert_empty();
+}
+
+#[test]
+fn rights_are_remembered_for_their_user() {
+    let server = OpenWisp::shared();
+    let site = Site::new();
+    let fewer = without("Can delete IP address");
+    let user = server.user("has-fewer-rights", Some(ORGANIZATION), &fewer);
+    let node = site.node();
+    node.add("c1");
+    let (code, text) = node.with("token", &*user.token).call("ADD", "c2").failure();
+    assert!(code == 103 && text.contains("403"), "{code} {text}");
+    assert_eq!(site.records().len(), 1);
+
+    // The same for a subnet that only a superuser may use.
+    let user = server.user("shares-too", Some(ORGANIZATION), &OPERATOR);
+    let subnet = server.subnet(None, "10.96.1.0/24", "shared too");
+    let site = Site { server, subnet, cidr: "10.96.1.0/24".to_owned() };
+    let node = site.node().with("organization", "shared");
+    node.add("c1");
+    let (code, text) = node.with("token", &*user.token).call("ADD", "c2").failure();
+    assert!(code == 7 && text.contains("superuser"), "{code} {text}");
+    assert_eq!(site.records().len(), 1);
+}
+
+#[test]
+fn callers_at_once_log_in_once_and_again_after_the_token_was_deleted() {
+    let server = OpenWisp::start();
+    let site = Site::on(&server, "10.7.0.0/24");
+    let relay = Relay::to(&server.endpoint());
+    let User { id, name, password, .. } = server.user("many", Some(ORGANIZATION), &OPERATOR);
+    let node = site.node_at(&format!("http://{}", relay.endpoint()));
+    let node = with_password(&node, &name, &password).patient();
+    for round in ["first", "second"] {
+        let lines = relay.during(|| {
+            at_once(20, |caller| drop(node.add(&format!("{round}-{caller}"))));
+        });
+        assert_eq!(logins(&lines), 1, "{round}: {lines:?}");
+        let user = id.replace('-', "");
+        server.sql(&format!("DELETE FROM authtoken_token WHERE user_id = '{user}'"));
+    }
+    assert_eq!(site.records().len(), 40);
+}
+
+#[test]
+fn too_many_logins_are_an_error_that_names_the_setting() {
+    let server = OpenWisp::builder().workers(1).rate("10/hour").start();
+    let site = Site::on(&server, "10.8.0.0/24");
+    let relay = Relay::to(&server.endpoint());
+    let User { name, password, .. } = server.user("many", Some(ORGANIZATION), &OPERATOR);
+    let login = json!({"username": name, "password": password});
+    let refused = (0..10)
+        .any(|_| server.with_token(None).ask("POST", "users/token/", Some(&login)).status == 429);
+    assert!(refused, "the server takes any number of logins");
+    let node = site.node_at(&format!("http://{}", relay.endpoint()));
+    let node = with_password(&node, &name, &password);
+    for expected in [1, 0] {
+        let lines = relay.during(|| {
+            let (code, text) = node.call("ADD", "c1").failure();
+            assert_eq!(code, 11, "{text}");
+            assert!(text.contains("OPENWISP_USERS_AUTH_THROTTLE_RATE"), "{text}");
+            assert!(!text.contains(&password), "{text}");
+        });
+        assert_eq!(logins(&lines), expected, "{lines:?}");
+    }
+}
+
+#[test]
+fn a_server_that_repeats_a_secret_has_it_shown_nowhere() {
+    const PASSWORD: &str = "fedcba9876543210-password";
+    const TOKEN: &str = "fedcba9876543210fedcba98-token";
+    // As a string where another type is expected: the words of a parser quote it.
+    for (secret, at_login) in [(TOKEN, false), (TOKEN, true), (PASSWORD, true), (PASSWORD, false)] {
+        let server = answering(move |request, _| {
+            let is_login = request.starts_with("POST /api/v1/users/token/");
+            let body = match is_login && !at_login {
+                true => json!({"token": TOKEN}),
+                false => json!(secret),
+            };
+            Reply::SayAndClose(http(200, &body.to_string()))
+        });
+        let node = Node::at(std::slice::from_ref(&server.url)).with("timeout", "5s");
+        let with_password = with_password(&node, "u", PASSWORD);
+        let with_token = node.with("token", TOKEN);
+        for (node, secrets) in [(with_password, &[PASSWORD, TOKEN][..]), (with_token, &[TOKEN])] {
+            for verb in ["ADD", "CHECK", "DEL", "STATUS"] {
+                assert_refused(&node, verb, &json!({}), &[50, 103], secrets);
+            }
+            let outcome = format!("{:?}", node.typed(&["lint"]));
+            assert!(secrets.iter().all(|secret| !outcome.contains(secret)), "{outcome}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The verbs for people, on a subnet that nodes and persons share.
 
 use ipam_testkit::node::members;
-use ipam_testkit::openwisp::ORGANIZATION;
+use ipam_testkit::openwisp::{Fate, OPERATOR, ORGANIZATION, Relay};
 
 use crate::site::{Node, Site};
 
@@ -74,4 +74,35 @@ fn lint_reports_a_name_that_means_several_subnets() {
     let outcome = node.typed(&["lint"]);
     let told = format!("{}{}", outcome.stdout, outcome.stderr);
     assert!(cidrs.iter().all(|cidr| told.contains(cidr)), "{told}");
+}
+
+/// What `lint` prints.
+fn linted(node: &Node) -> String {
+    let outcome = node.typed(&["lint"]);
+    format!("{}{}", outcome.stdout, outcome.stderr)
+}
+
+#[test]
+fn lint_reports_each_missing_right_beside_the_other_findings() {
+    let site = Site::new();
+    let rights: Vec<&str> =
+        OPERATOR.into_iter().filter(|right| !right.contains("delete")).collect();
+    let user = site.server.user("may-only-add", Some(ORGANIZATION), &rights);
+    let told = linted(&site.node().with("token", &*user.token));
+    assert!(told.contains("the right to delete IP addresses"), "{told}");
+    assert!(!told.contains("the right to change"), "{told}");
+    assert!(told.contains("of 254 addresses are held"), "{told}");
+}
+
+#[test]
+fn lint_reports_that_the_server_refused_requests_as_too_many() {
+    let site = Site::new();
+    let relay = Relay::to(&site.server.endpoint());
+    let node = site.node_at(&format!("http://{}", relay.endpoint()));
+    assert!(!linted(&node).contains("HTTP 429"));
+    relay.next([Fate::Answer(429, "{}".to_owned())]);
+    node.add("c1");
+    let told = linted(&node);
+    assert!(told.contains("HTTP 429") && told.contains("DEFAULT_THROTTLE_RATES"), "{told}");
+    assert!(!linted(&node.with("token", "another")).contains("HTTP 429"));
 }

@@ -22,7 +22,7 @@ fn a_pool_is_a_subnet_by_its_id_its_cidr_or_its_name() {
 }
 
 #[test]
-fn the_gateway_of_a_subnets_description_is_answered_and_given_to_nobody() {
+fn the_gateway_in_a_subnets_description_is_answered_and_not_given_out() {
     let server = OpenWisp::shared();
     let subnet = server.subnet_of(&json!({
         "organization": ORGANIZATION, "subnet": "10.98.1.0/29", "name": "with a gateway",
@@ -95,7 +95,7 @@ fn a_pool_is_found_on_the_last_page_of_subnets() {
 }
 
 #[test]
-fn a_subnet_with_subnets_of_its_own_is_no_pool() {
+fn a_subnet_that_contains_others_is_refused_as_a_pool() {
     let server = OpenWisp::shared();
     let parent = server.subnet(Some(ORGANIZATION), "10.97.0.0/16", "parent");
     let child = server.subnet_of(&json!({
