@@ -231,6 +231,8 @@ impl<S: RecordServer> Ledger for RecordLedger<S> {
         let server = S::open(config, request)?;
         let server = present::proven::<S>(request, &known(request)).unwrap_or(server);
         let folder = request.state_dir()?.root().join(S::FOLDER).join(short_hash(&server.site()));
+        let memory =
+            SiteMemory::read(folder.join("site.json"), server.user(), request.trusts_any_store());
         let args = |name: &str| request.args.get(name).unwrap_or_default();
         let pod = match (args("K8S_POD_NAMESPACE"), args("K8S_POD_NAME")) {
             ("", _) | (_, "") => String::new(),
@@ -241,7 +243,7 @@ impl<S: RecordServer> Ledger for RecordLedger<S> {
         Ok(Self {
             rules: server.rules(),
             server,
-            memory: SiteMemory::read(folder.join("site.json"), request.trusts_any_store()),
+            memory,
             call: RecordCall {
                 network: request.network.name().clone(),
                 node: scope(request).ok().map(|scope| scope.node),

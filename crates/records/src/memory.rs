@@ -17,6 +17,8 @@ use crate::server::Subnet;
 #[derive(Debug)]
 pub(crate) struct SiteMemory {
     store: StoreMemory<SiteRecord>,
+    /// The user of this call.
+    user: String,
     /// Whether a restored server is used.
     is_trusting: bool,
 }
@@ -24,14 +26,14 @@ pub(crate) struct SiteMemory {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct SiteRecord {
+    /// Pools by user and name: a server may refuse a subnet to one user alone.
     pools: BTreeMap<String, SubnetNote>,
     /// The subnets that each network has used, by their ids.
     used: BTreeMap<String, BTreeMap<String, Subnet>>,
     /// The address that this node gave last, of pools that are given out round robin.
     cursors: BTreeMap<String, IpAddr>,
-    /// When the server last showed the rights of a claim, in milliseconds since 1970.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rights: Option<u64>,
+    /// When the server last showed each user's rights of a claim, in milliseconds since 1970.
+    proven: BTreeMap<String, u64>,
     /// When a call met another one at an address, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     met: Option<u64>,
@@ -67,41 +69,56 @@ pub(crate) struct MissingRecord {
 /// For how long a pool's subnet counts, and the rights of a claim, in milliseconds.
 const POOL: u64 = 300_000;
 
+/// For how long a user's rights need only one request to be proven again, in milliseconds.
+const PROVEN: u64 = 30 * 86_400_000;
+
 /// For how long others are expected to take addresses at the same time, in milliseconds.
 const MET: u64 = 600_000;
 
 impl SiteMemory {
-    pub(crate) fn read(path: PathBuf, is_trusting: bool) -> Self {
-        Self { store: StoreMemory::read(path), is_trusting }
+    pub(crate) fn read(path: PathBuf, user: String, is_trusting: bool) -> Self {
+        Self { store: StoreMemory::read(path), user, is_trusting }
     }
 
     /// The subnet of a pool, if it was read lately.
     pub(crate) fn pool(&self, name: &str) -> Option<Subnet> {
-        let note = self.store.record().pools.get(name)?;
+        let note = self.store.record().pools.get(&self.key(name))?;
         (now().abs_diff(note.read) < POOL).then(|| note.subnet.clone())
     }
 
     pub(crate) fn remember_pool(&mut self, name: &str, subnet: &Subnet) {
+        let key = self.key(name);
         self.store.remember_hint(|record| {
             record.pools.retain(|_, note| now().abs_diff(note.read) < POOL);
-            record
-                .pools
-                .insert(name.to_owned(), SubnetNote { subnet: subnet.clone(), read: now() });
+            record.pools.insert(key.clone(), SubnetNote { subnet: subnet.clone(), read: now() });
         });
     }
 
-    /// Whether the server has lately shown the rights of a claim.
-    pub(crate) fn has_rights(&self) -> bool {
-        self.store.record().rights.is_some_and(|shown| now().abs_diff(shown) < POOL)
+    fn key(&self, pool: &str) -> String {
+        format!("{} {pool}", self.user)
     }
 
-    /// Whether the server has ever shown the rights of a claim.
+    /// Whether the server has shown the user's rights of a claim in the last five minutes.
+    pub(crate) fn has_rights(&self) -> bool {
+        self.has_shown_rights(POOL)
+    }
+
+    /// Whether the server has shown the user's rights of a claim on this node.
     pub(crate) fn had_rights(&self) -> bool {
-        self.store.record().rights.is_some()
+        self.has_shown_rights(PROVEN)
+    }
+
+    fn has_shown_rights(&self, within: u64) -> bool {
+        let shown = self.store.record().proven.get(&self.user);
+        shown.is_some_and(|shown| now().abs_diff(*shown) < within)
     }
 
     pub(crate) fn remember_rights(&mut self) {
-        self.store.remember_hint(|record| record.rights = Some(now()));
+        let Self { store, user, .. } = self;
+        store.remember_hint(|record| {
+            record.proven.retain(|_, shown| now().abs_diff(*shown) < PROVEN);
+            record.proven.insert(user.clone(), now());
+        });
     }
 
     /// Forgets the pools of a subnet that is not as it was.
@@ -243,20 +260,36 @@ mod tests {
     use super::*;
 
     fn memory(folder: &tempfile::TempDir, is_trusting: bool) -> SiteMemory {
-        SiteMemory::read(folder.path().join("site.json"), is_trusting)
+        SiteMemory::read(folder.path().join("a/site.json"), "u".to_owned(), is_trusting)
     }
 
-    #[test]
-    fn a_pool_counts_for_five_minutes() {
-        let folder = tempfile::tempdir().unwrap();
-        let subnet = Subnet {
+    fn subnet() -> Subnet {
+        Subnet {
             id: "7".into(),
             name: "blue".into(),
             cidr: "10.0.0.0/24".parse().unwrap(),
             gateway: None,
             parent: None,
             refusal: None,
+        }
+    }
+
+    #[test]
+    fn pools_and_rights_count_for_their_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |user: &str| {
+            SiteMemory::read(folder.path().join("a/site.json"), user.to_owned(), false)
         };
+        of("u").remember_pool("blue", &subnet());
+        of("u").remember_rights();
+        assert!(of("u").pool("blue").is_some() && of("u").has_rights());
+        assert!(of("v").pool("blue").is_none() && !of("v").had_rights());
+    }
+
+    #[test]
+    fn a_pool_counts_for_five_minutes() {
+        let folder = tempfile::tempdir().unwrap();
+        let subnet = subnet();
         memory(&folder, false).remember_pool("blue", &subnet);
         assert_eq!(memory(&folder, false).pool("blue"), Some(subnet));
         memory(&folder, false).store.remember(|record| {

@@ -18,7 +18,8 @@ pub(crate) fn proven<S: RecordServer>(request: &Request, known: &[Lease]) -> Opt
             let site = server.site();
             Ok((server, site))
         },
-        |mut server, _deadline| {
+        |mut server, deadline| {
+            server.set_deadline(deadline);
             let scope = scope(request)?;
             for lease in known {
                 let Some(revision) = Revision::read(lease) else { continue };
@@ -27,6 +28,7 @@ pub(crate) fn proven<S: RecordServer>(request: &Request, known: &[Lease]) -> Opt
                 if mark
                     .is_some_and(|mark| mark.is_of_node(&scope.node) && mark.is_of_network(&scope))
                 {
+                    server.set_deadline(request.deadline);
                     return Ok(Some(server));
                 }
             }

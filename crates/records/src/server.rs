@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::SystemTime;
 
+use ipam_kit::delegate::Deadline;
 use ipam_kit::keys::Key;
 use ipam_kit::{Request, Result};
 use ipnet::IpNet;
@@ -35,6 +36,13 @@ pub trait RecordServer: Sized {
     /// A name of what the settings lead to: servers, and the part of them that is seen. Another
     /// name has a memory of its own.
     fn site(&self) -> String;
+
+    /// A name of the user that the settings log in as; it shows no secret. The node remembers rights
+    /// and pools for each user.
+    fn user(&self) -> String;
+
+    /// Sets another deadline for the requests that follow.
+    fn set_deadline(&mut self, deadline: Deadline);
 
     /// The promises of the server.
     fn rules(&self) -> ServerRules;

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
+use ipam_kit::delegate::Deadline;
 use ipam_kit::keys::Key;
 use ipam_kit::{Error, ErrorCode, Request, Result};
 use ipam_records::RecordServer;
@@ -34,11 +35,11 @@ pub struct OpenWisp {
     hints: AnswerHints,
 }
 
-/// The id of a record that does not exist.
 /// The rights that every call needs, by a request that each allows, with their names.
 const RIGHTS: [(Method, &str); 3] =
     [(Method::Get, "view"), (Method::Patch, "change"), (Method::Delete, "delete")];
 
+/// The id of a record that does not exist.
 const ABSENT: &str = "00000000-0000-4000-8000-000000000000";
 
 /// The length of a description, in characters.
@@ -151,8 +152,8 @@ impl OpenWisp {
         let ask = Ask { method: Method::Patch, path: &path, body, ok: &[400, 403] };
         self.client.read(ask, |answer| Ok(answer.status == 400))
     }
-
 }
+
 impl Drop for OpenWisp {
     fn drop(&mut self) {
         if self.client.is_limited() {
@@ -198,8 +199,16 @@ impl RecordServer for OpenWisp {
         })
     }
 
+    fn set_deadline(&mut self, deadline: Deadline) {
+        self.client.set_deadline(deadline);
+    }
+
     fn site(&self) -> String {
         self.site.clone()
+    }
+
+    fn user(&self) -> String {
+        self.client.user().to_owned()
     }
 
     fn rules(&self) -> ServerRules {

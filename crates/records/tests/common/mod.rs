@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use ipam_kit::cni::address;
+use ipam_kit::delegate::Deadline;
 use ipam_kit::keys::Key;
 use ipam_kit::{Error, ErrorCode, Request, Result};
 use ipam_records::RecordServer;
@@ -157,12 +158,20 @@ impl State {
 #[derive(Debug, Deserialize)]
 pub struct FakeConfig {
     fake: String,
+    /// A name of the server in the configuration.
+    #[serde(default)]
+    alias: String,
+    /// The user that logs in.
+    #[serde(default)]
+    user: String,
 }
 
 /// Each network has subnets of its own: any CIDR, and one with the network's name.
 pub struct Fake {
     store: Store,
     network: String,
+    config: FakeConfig,
+    deadline: Deadline,
 }
 
 impl Fake {
@@ -181,17 +190,26 @@ impl Fake {
 impl RecordServer for Fake {
     type Config = FakeConfig;
 
-    const KEYS: &'static [Key] = &[Key::Value("fake")];
+    const KEYS: &'static [Key] = &[Key::Value("fake"), Key::Value("alias"), Key::Value("user")];
     const FOLDER: &'static str = "fake";
     const NAME: &'static str = "Fake";
 
     fn open(config: FakeConfig, request: &Request) -> Result<Self> {
         let store = lock(&STORES).get(&config.fake).cloned().expect("a store of this name");
-        Ok(Self { store, network: request.network.name().to_string() })
+        let network = request.network.name().to_string();
+        Ok(Self { store, network, config, deadline: request.deadline })
     }
 
     fn site(&self) -> String {
-        self.network.clone()
+        format!("{} {}", self.network, self.config.alias)
+    }
+
+    fn user(&self) -> String {
+        self.config.user.clone()
+    }
+
+    fn set_deadline(&mut self, deadline: Deadline) {
+        self.deadline = deadline;
     }
 
     fn rules(&self) -> ServerRules {
