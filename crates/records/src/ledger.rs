@@ -229,8 +229,9 @@ impl<S: RecordServer> Ledger for RecordLedger<S> {
 
     fn open(config: S::Config, request: &Request) -> Result<Self> {
         let server = S::open(config, request)?;
-        let server = present::proven::<S>(request, &known(request)).unwrap_or(server);
+        // Whatever server is asked, the notes and locks of an owner are those of the recorded one.
         let folder = request.state_dir()?.root().join(S::FOLDER).join(short_hash(&server.site()));
+        let server = present::proven::<S>(request, &known(request)).unwrap_or(server);
         let memory =
             SiteMemory::read(folder.join("site.json"), server.user(), request.trusts_any_store());
         let args = |name: &str| request.args.get(name).unwrap_or_default();

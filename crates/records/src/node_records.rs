@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use log::debug;
 
@@ -15,6 +15,9 @@ pub(crate) struct NodeRecord {
     pub(crate) owner: NotedOwner,
     pub(crate) record: NotedRecord,
 }
+
+/// How long another call may have the turn of an owner at another site.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The records of all owners of the node, by their notes in this folder.
 pub(crate) fn node_records(owners: &Path) -> Vec<NodeRecord> {
@@ -36,6 +39,24 @@ pub(crate) fn node_records(owners: &Path) -> Vec<NodeRecord> {
         }
     }
     records
+}
+
+/// Forgets a record that is deleted in the notes of the node's other sites: the configuration may
+/// have named the server otherwise when the record was noted.
+pub(crate) fn forget_in_other_sites(owners: &Path, id: &str) {
+    let Some((site, sites)) = owners.parent().and_then(|site| Some((site, site.parent()?))) else {
+        return;
+    };
+    let others = entries(sites).into_iter().map(|(_, other)| other);
+    for other in others.filter(|other| other != site && other.is_dir()) {
+        let owners = other.join("owners");
+        for noted in node_records(&owners).into_iter().filter(|noted| noted.record.id == id) {
+            let give_up = Instant::now() + PATIENCE;
+            if let Ok(mut turn) = OwnerFile::take(&owners, &noted.owner, give_up, false) {
+                turn.forget_record(id);
+            }
+        }
+    }
 }
 
 /// Forgets an owner of which no DEL comes any more.

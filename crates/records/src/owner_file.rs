@@ -165,6 +165,13 @@ impl OwnerFile {
         self.write(OwnerRecords { sure: before.sure && attempts.is_empty(), records, attempts });
     }
 
+    /// Notes that a record of the owner is gone.
+    pub(crate) fn forget_record(&mut self, id: &str) {
+        let Some(mut note) = self.note.clone() else { return };
+        note.records.retain(|noted| noted.id != id);
+        self.leave(note.records, false);
+    }
+
     /// Forgets an owner that holds nothing.
     pub(crate) fn forget(&mut self) {
         self.note = None;

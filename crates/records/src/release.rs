@@ -11,7 +11,7 @@ use ipam_kit::{Error, Result};
 
 use crate::ledger::{RecordLedger, RecordToken, Revision};
 use crate::mark::OwnerMark;
-use crate::node_records::node_records;
+use crate::node_records::{forget_in_other_sites, node_records};
 use crate::owner_file::OwnerFile;
 use crate::server::{AddressRecord, Deleted, RecordServer, Rewritten};
 use crate::sight::Marked;
@@ -115,7 +115,10 @@ impl<S: RecordServer> RecordLedger<S> {
         let kept = is_named.then(|| mark.kept_text(scope, self.rules.longest_text)).flatten();
         if let Some(text) = kept {
             match self.server.write(record, &text)? {
-                Rewritten::Done(_) => return Ok(true),
+                Rewritten::Done(_) => {
+                    forget_in_other_sites(&self.call.owners, &record.id);
+                    return Ok(true);
+                }
                 Rewritten::Changed => return Ok(false),
                 // The name may lose its address, and no owner is left behind.
                 Rewritten::Refused | Rewritten::Unknown => {}
@@ -131,10 +134,12 @@ impl<S: RecordServer> RecordLedger<S> {
     pub(crate) fn delete_surely(&mut self, record: &AddressRecord) -> Result<bool> {
         for _ in 0..TRIES {
             match self.server.delete(record)? {
-                Deleted::Done => return Ok(true),
                 Deleted::Changed => return Ok(false),
-                Deleted::Unknown if self.server.read(&record.id)?.is_none() => return Ok(true),
-                Deleted::Unknown => {}
+                Deleted::Unknown if self.server.read(&record.id)?.is_some() => {}
+                Deleted::Done | Deleted::Unknown => {
+                    forget_in_other_sites(&self.call.owners, &record.id);
+                    return Ok(true);
+                }
             }
         }
         Err(may_be_held([record.address]))
@@ -146,7 +151,7 @@ impl<S: RecordServer> RecordLedger<S> {
         let mut turn = self.turn_of_holder(record)?;
         let is_gone = self.delete_surely(record)?;
         if let Some(turn) = turn.as_mut().filter(|_| is_gone) {
-            forget_record(turn, record);
+            turn.forget_record(&record.id);
         }
         Ok(is_gone)
     }
@@ -198,7 +203,7 @@ impl<S: RecordServer> RecordLedger<S> {
         turn.begin_release(|id| id == record.id);
         let is_released = self.end(&owner.scope, &Marked { record: record.clone(), mark })?;
         if is_released {
-            forget_record(turn, &record);
+            turn.forget_record(&record.id);
         }
         Ok(is_released)
     }
@@ -213,11 +218,4 @@ impl<S: RecordServer> RecordLedger<S> {
             ifname: IfName::parse(holder.ifname.as_deref()?).ok()?,
         })
     }
-}
-
-/// Notes that a record of an owner is gone.
-fn forget_record(turn: &mut OwnerFile, record: &AddressRecord) {
-    let Some(mut note) = turn.note().cloned() else { return };
-    note.records.retain(|noted| noted.id != record.id);
-    turn.leave(note.records, false);
 }

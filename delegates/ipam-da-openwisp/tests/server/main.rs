@@ -8,6 +8,7 @@ mod chain;
 mod deploy;
 mod logins;
 mod memory;
+mod moved;
 mod nodes;
 mod people;
 mod pools;
