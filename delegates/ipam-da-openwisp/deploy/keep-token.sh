@@ -1,9 +1,9 @@
 #!/bin/sh
-# Keeps a copy of a secret on the host, for programs that run there outside of pods:
+# Keeps a copy of a secret on the host, for programs that run there and not in pods:
 #
 #   keep-token.sh SECRET FILE
 #
-# FILE is for its owner alone, and is replaced by a rename whenever the secret has changed.
+# Only its owner may read FILE. A rename replaces it when the secret has changed.
 #
 #   EVERY            seconds between two checks
 set -u
