@@ -286,7 +286,7 @@ pub(crate) fn sticky_hash(network: &str, name: &str) -> String {
     URL_SAFE_NO_PAD.encode(&hash.as_ref()[..8])
 }
 
-/// A hash of 64 bits, in 11 characters that a file name may have.
+/// A hash of 48 bits, in 8 characters that a file name may have.
 pub fn short_hash(name: &str) -> String {
     URL_SAFE_NO_PAD.encode(&digest(&SHA256, name.as_bytes()).as_ref()[..6])
 }

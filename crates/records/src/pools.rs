@@ -130,8 +130,8 @@ fn search<S: RecordServer>(server: &mut S, wanted: &str, path: &str) -> Result<S
         }
     };
     if let Some(child) = parents.get(&subnet.id) {
-        let message = format!("{} has a subnet inside of it: {child}", subnet.cidr);
-        return refused(message, "name a subnet that has none");
+        let message = format!("{} contains the subnet {child}", subnet.cidr);
+        return refused(message, "name one without others inside");
     }
     match &subnet.refusal {
         None => Ok(subnet),
