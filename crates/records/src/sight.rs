@@ -218,12 +218,12 @@ impl Listing for SubnetSight {
         if noted.iter().any(is_noted) {
             self.confirmed.insert(address);
         }
-        let bears_watched = marked.mark.is_of_network(&owner.scope)
+        let has_watched_name = marked.mark.is_of_network(&owner.scope)
             && marked.mark.sticky.as_ref().is_some_and(|sticky| names.contains(&sticky.hash));
         if marked.mark.is_of(owner) {
             let record = self.known_record(marked.record);
             self.own.push(Marked { record, ..marked });
-        } else if bears_watched {
+        } else if has_watched_name {
             self.named.push(marked);
         } else if marked.mark.holder.is_none() {
             if marked.is_expired() && self.count(address) == 1 {
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_told_apart() {
+    fn each_kind_of_record_is_recognised() {
         let mut sight = sight();
         for record in [
             record(2, text("c1", None)),
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_shared_if_anybody_else_has_a_record_of_it() {
+    fn an_address_is_shared_if_another_owner_has_a_record_of_it() {
         for (records, count, is_shared) in [
             (&[][..], 0, false),
             (&["c1"][..], 1, false),

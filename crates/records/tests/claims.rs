@@ -112,7 +112,7 @@ fn a_confirmed_record_stays_while_another_call_tries_its_address() {
 }
 
 #[test]
-fn a_record_that_changed_while_it_was_released_is_released_all_the_same() {
+fn a_release_goes_on_if_its_record_changes_meanwhile() {
     let node = Node::new(Kind::default());
     let address = node.add("c1", named()).unwrap();
     node.store.state().unwritten.push_back(Unwritten::Changed);

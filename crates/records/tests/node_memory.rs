@@ -101,7 +101,7 @@ fn a_store_that_is_restored_during_an_add_is_noticed_by_its_second_list() {
 }
 
 #[test]
-fn a_missing_record_that_its_owner_releases_is_no_sign_of_a_restored_server() {
+fn a_missing_record_that_its_owner_releases_does_not_look_like_a_restored_server() {
     let node = Node::new(Kind::default());
     node.add("c1", pool()).unwrap();
     node.store.state().records.clear();
@@ -117,7 +117,7 @@ fn a_missing_record_that_its_owner_releases_is_no_sign_of_a_restored_server() {
 }
 
 #[test]
-fn a_takeover_on_the_same_node_is_no_sign_of_a_restored_server() {
+fn a_takeover_on_the_same_node_does_not_look_like_a_restored_server() {
     let node = Node::new(Kind::default());
     node.add("c1", pool()).unwrap();
     let wish = json!({"ranges": [{"subnet": "10.1.2.0/29"}], "requested-ip": "10.1.2.2"});
@@ -137,7 +137,7 @@ fn taken_over() -> [Node; 2] {
 }
 
 #[test]
-fn a_record_that_was_taken_over_is_no_sign_of_a_restored_server() {
+fn a_record_that_was_taken_over_does_not_look_like_a_restored_server() {
     // The node sees it by its DEL, or by an ADD while the other one has the address.
     for sees_by_del in [true, false] {
         let [node, other] = taken_over();
