@@ -506,6 +506,23 @@ fn attachments_and_forget_work_on_what_adds_left() {
 }
 
 #[test]
+fn a_del_of_a_lost_store_succeeds_once_its_attachment_is_forgotten_twice() {
+    let world = World::new();
+    world.allocator("a", "10.0.0.2/24");
+    let network = world.network(json!(["a"]));
+    world.call("ADD", "c1", &network).success();
+    world.delegate("a", "printf '{\"code\":105,\"msg\":\"store is away\"}'; exit 1");
+    let forget = || world.typed(&["forget", "net", "c1", "eth0", "--yes"]).ended_well();
+    forget();
+    // The configuration still names the store.
+    assert_eq!(world.call("DEL", "c1", &network).failure().0, 105);
+    forget();
+    world.take_calls();
+    world.call("DEL", "c1", &network).ended_well();
+    assert_eq!(world.take_calls(), [""; 0]);
+}
+
+#[test]
 fn forget_does_not_touch_a_record_that_a_call_works_on() {
     let world = World::new();
     world.gated_allocator("a", "10.0.0.2/24");
