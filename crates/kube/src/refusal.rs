@@ -210,7 +210,10 @@ impl<'a> RequestContext<'a> {
     }
 
     fn role(&self) -> String {
-        match self.resource.namespace {
+        let Resource { group, plural, namespace, name, .. } = *self.resource;
+        // To RBAC, the object of a namespace is in that namespace.
+        let own = name.filter(|_| group.is_empty() && plural == "namespaces");
+        match namespace.or(own) {
             Some(namespace) => format!("a Role in the namespace {namespace}"),
             None => "a ClusterRole".to_owned(),
         }

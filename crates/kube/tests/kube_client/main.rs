@@ -237,6 +237,27 @@ fn a_user_without_rights_is_told_the_rule() {
 }
 
 #[test]
+fn a_user_who_may_not_read_a_namespace_is_told_of_a_role_in_it() {
+    let server = ipam_testkit::kube::Kube::shared();
+    let (user, namespace) = (server.user(), server.create_namespace());
+    let (_folder, client) = with_config(&Kubeconfig::of(server, &user));
+    let mut client = client.unwrap();
+    let resource = Resource { plural: "namespaces", ..Resource::node(&namespace) };
+    let mut reads = || -> Result<Option<Value>> { client.get(&resource) };
+    let rule = json!({
+        "apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"],
+        "resourceNames": [namespace],
+    });
+    let told = format!("give {} a Role in the namespace {namespace} with the rule ", user.user);
+    let error = reads().unwrap_err().in_full();
+    let (_, advised) = error.split_once(&told).unwrap_or_else(|| panic!("{error}"));
+    assert_eq!(serde_json::from_str::<Value>(advised).unwrap(), rule);
+    // That is enough.
+    let _grant = server.allow_in(&namespace, &user, &json!([rule]));
+    assert!(reads().unwrap().is_some());
+}
+
+#[test]
 fn a_login_that_the_server_does_not_know_is_named() {
     let server = ipam_testkit::kube::Kube::shared();
     let unknown =
