@@ -7,10 +7,13 @@ use ipam_kit::text::Utc;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A moment, in whole seconds of UTC. As text it is a time of the objects of Kubernetes:
-/// `2026-03-01T09:30:00Z`.
+/// A moment in UTC. As text it is a time of the objects of Kubernetes: `2026-03-01T09:30:00Z`, or
+/// `2026-03-01T09:30:00.125Z` with milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment(i64);
+pub struct Moment {
+    seconds: i64,
+    millis: u16,
+}
 
 /// The time in which credentials are valid, both ends included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,26 +70,38 @@ impl Validity {
 }
 
 impl Moment {
-    /// This host's time.
+    /// This host's time, in whole seconds.
     pub fn now() -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+        Self { millis: 0, ..Self::now_in_millis() }
     }
 
-    /// The moment that comes so much later.
+    /// This host's time, in whole milliseconds.
+    pub fn now_in_millis() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let millis = u16::try_from(since.subsec_millis()).unwrap_or_default();
+        Self { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), millis }
+    }
+
+    /// The moment that comes so many whole seconds later.
     #[must_use]
     pub fn after(self, time: Duration) -> Self {
-        Self(self.0.saturating_add(i64::try_from(time.as_secs()).unwrap_or(i64::MAX)))
+        let later = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        Self { seconds: self.seconds.saturating_add(later), ..self }
     }
 
     /// The moment as the time of this host; 1970 for an earlier one.
     pub fn time(self) -> SystemTime {
-        UNIX_EPOCH + Duration::from_secs(u64::try_from(self.0).unwrap_or_default())
+        let Ok(seconds) = u64::try_from(self.seconds) else { return UNIX_EPOCH };
+        UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_millis(self.millis.into())
+    }
+
+    fn whole(seconds: i64) -> Self {
+        Self { seconds, millis: 0 }
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "whole seconds will do")]
     fn from_seconds(seconds: f64) -> Self {
-        Self(seconds as i64)
+        Self::whole(seconds as i64)
     }
 
     /// The time at the start of DER, and the rest.
@@ -110,7 +125,7 @@ impl Moment {
         let seconds = number(&digits[12..])?;
         let days_since_1970 = days_before_year(year) - days_before_year(1970);
         let days = days_since_1970 + days_before_month(year, month)? + day - 1;
-        Some(Self(days * DAY + hours * 3600 + minutes * 60 + seconds))
+        Some(Self::whole(days * DAY + hours * 3600 + minutes * 60 + seconds))
     }
 }
 
@@ -139,7 +154,11 @@ fn days_before_month(year: i64, month: i64) -> Option<i64> {
 /// As in RFC 3339.
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}Z", Utc::new(self.0))
+        write!(f, "{}", Utc::new(self.seconds))?;
+        match self.millis {
+            0 => f.write_str("Z"),
+            millis => write!(f, ".{millis:03}Z"),
+        }
     }
 }
 
@@ -152,9 +171,11 @@ impl Serialize for Moment {
 impl<'de> Deserialize<'de> for Moment {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let plain: String = text.chars().filter(|c| !"-:T".contains(*c)).collect();
-        let moment = Self::parse(plain.as_bytes()).filter(|moment| moment.to_string() == text);
-        moment.ok_or_else(|| {
+        let (whole, millis) = text.trim_end_matches('Z').split_once('.').unwrap_or((&text, "0"));
+        let plain: String = whole.chars().filter(|c| !"-:TZ".contains(*c)).collect();
+        let moment = Self::parse(format!("{plain}Z").as_bytes()).zip(millis.parse().ok());
+        let moment = moment.map(|(moment, millis)| Self { millis, ..moment });
+        moment.filter(|moment| moment.to_string() == text).ok_or_else(|| {
             D::Error::custom(format_args!(
                 "expected a time such as 2026-03-01T09:30:00Z, found {text:?}"
             ))
@@ -210,7 +231,7 @@ mod tests {
             ("21000301000000Z", 4_107_542_400, "2100-03-01T00:00:00Z"),
             ("99991231235959Z", 253_402_300_799, "9999-12-31T23:59:59Z"),
         ] {
-            assert_eq!(moment(text).0, seconds, "{text}");
+            assert_eq!(moment(text).seconds, seconds, "{text}");
             assert_eq!(moment(text).to_string(), shown);
         }
         for text in [
@@ -231,9 +252,19 @@ mod tests {
         let read: Moment = serde_json::from_value(written.clone()).unwrap();
         assert_eq!(serde_json::to_value(read).unwrap(), written);
         assert_eq!(read.after(Duration::from_secs(90)).to_string(), "2026-03-01T09:31:30Z");
-        for other in
-            ["2026-03-01 09:30:00Z", "2026-03-01T09:30:00+01:00", "20260301093000Z", "soon"]
-        {
+        let written = serde_json::json!("2026-03-01T09:30:00.025Z");
+        let precise: Moment = serde_json::from_value(written.clone()).unwrap();
+        assert_eq!(serde_json::to_value(precise).unwrap(), written);
+        assert_eq!(precise.time().duration_since(read.time()).unwrap(), Duration::from_millis(25));
+        for other in [
+            "2026-03-01 09:30:00Z",
+            "2026-03-01T09:30:00",
+            "2026-03-01T09:30:00+01:00",
+            "2026-03-01T09:30:00.25Z",
+            "2026-03-01T09:30:00.000Z",
+            "20260301093000Z",
+            "soon",
+        ] {
             assert!(serde_json::from_value::<Moment>(other.into()).is_err(), "{other}");
         }
     }
@@ -241,9 +272,9 @@ mod tests {
     #[test]
     fn every_day_of_four_centuries_is_shown_as_it_is_read() {
         for day in (0..146_097).step_by(13) {
-            let shown = Moment(day * DAY).to_string();
+            let shown = Moment::whole(day * DAY).to_string();
             let digits: String = shown.chars().filter(char::is_ascii_digit).collect();
-            assert_eq!(moment(&format!("{digits}Z")).0, day * DAY, "{shown}");
+            assert_eq!(moment(&format!("{digits}Z")).seconds, day * DAY, "{shown}");
         }
     }
 
@@ -284,7 +315,7 @@ mod tests {
     #[test]
     fn a_token_says_when_it_expires() {
         let token = |claims: &str| format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims));
-        let now = Moment(1_000);
+        let now = Moment::whole(1_000);
         for (token, complaint) in [
             (
                 token(r#"{"exp": 999, "iss": "x"}"#),

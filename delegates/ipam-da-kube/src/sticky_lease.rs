@@ -61,6 +61,7 @@ pub(crate) struct StickyHolder {
     pub(crate) pod: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) pod_uid: String,
+    /// In milliseconds: calls for two sandboxes of a pod may begin within one second.
     pub(crate) since: Moment,
     /// Until when the address was kept before this holder, for an ADD that fails and gives it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -176,7 +177,7 @@ impl StickyHolder {
             ifname: owner.ifname.to_string(),
             pod: pod.podref.clone(),
             pod_uid: pod.uid.clone(),
-            since: Moment::now(),
+            since: Moment::now_in_millis(),
             kept_until: None,
         }
     }

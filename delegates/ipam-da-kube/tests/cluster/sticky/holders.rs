@@ -1,13 +1,19 @@
 //! Who gets the address of a sticky name, and when.
 
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, UNIX_EPOCH};
+
 use ipam_testkit::kube::Node as NodeObject;
 use ipam_testkit::node::addresses;
 use ipam_testkit::whereabouts::POOLS;
+use ipam_testkit::world::{start, wait};
 use serde_json::{Value, json};
 
-use crate::common::Desk;
 use crate::common::node::Node;
+use crate::common::relay::Fate;
 use crate::common::sticky::{StickySandbox, sticky_desk};
+use crate::common::{Desk, end_turns};
 
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
@@ -189,7 +195,11 @@ fn the_next_sandbox_of_a_pod_takes_the_name_from_the_one_before() {
     // A call that began before the present sandbox is of an earlier one.
     let ahead = json!({"spec": {"holder": {"since": "2099-01-01T00:00:00Z"}}});
     desk.client.patch(&desk.sticky_path("10.1.2.0-24.web-0"), &ahead);
-    assert!(old.refused(11).contains("this call is of an earlier sandbox of that pod"));
+    let text = old.refused(11);
+    for part in ["this call is of an earlier sandbox of that pod", "correct the clock of the node"]
+    {
+        assert!(text.contains(part), "{text}");
+    }
     desk.age_holder("web-0");
     // Of a runtime that names no uid.
     let bare = StickySandbox { container: "c3", pod: ("web-0", ""), ..new };
@@ -201,6 +211,34 @@ fn the_next_sandbox_of_a_pod_takes_the_name_from_the_one_before() {
     assert_eq!(moved.address(), addresses(&added)[0]);
     let stale = StickySandbox { container: "c6", ..bare };
     assert!(stale.refused(11).contains("is held by"));
+}
+
+#[test]
+fn an_add_of_an_earlier_sandbox_takes_nothing_back_within_the_same_second() {
+    let desk = desk_with(&["n1"]);
+    let uid = desk.create_pod("web-0", &desk.node_object("n1"));
+    let node = desk.sticky_node("node-1", "web-0", "0s");
+    end_turns(&node.world.path("state"));
+    let relay = desk.relayed();
+    let old = StickySandbox::of_pod(&desk, &node, "c1", "web-0", &uid);
+    let new = StickySandbox { container: "c2", ..old };
+    let later = Mutex::new(Some((new.command("ADD"), node.network())));
+    relay.decide(move |ask| {
+        let is_claim = ask.method == "POST" && ask.target.contains("stickyleases");
+        let later = later.lock().unwrap().take_if(|_| is_claim);
+        if let Some((command, network)) = later {
+            wait(start(command, &network)).ended_well();
+        }
+        Fate::Pass
+    });
+    // All of it is within one second.
+    while UNIX_EPOCH.elapsed().unwrap().subsec_millis() > 100 {
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(old.refused(11).contains("this call is of an earlier sandbox of that pod"));
+    assert_eq!(holder(&desk, "web-0"), "c2");
+    old.del();
+    assert_eq!(holder(&desk, "web-0"), "c2");
 }
 
 #[test]
