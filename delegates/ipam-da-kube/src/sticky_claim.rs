@@ -303,19 +303,15 @@ fn in_use(choice: &ChosenAddress<'_>, how: &str) -> Error {
 /// Returns what an object says, if it is the one of a name and as this program writes it.
 pub(crate) fn sound<'l>(lease: &'l StickyLease, pool: &str, name: &str) -> Result<&'l StickySpec> {
     let object = &lease.metadata.name;
-    let fault = match &lease.spec {
-        Ok(spec) if spec.name != name => {
+    let fault = match (&lease.spec, lease.sound()) {
+        (Ok(spec), _) if spec.name != name => {
             format!("spec.name is {:?}: expected {name:?}", spec.name)
         }
-        Ok(spec) if spec.pool != pool => {
+        (Ok(spec), _) if spec.pool != pool => {
             format!("spec.pool is {:?}: expected {pool:?}", spec.pool)
         }
-        Ok(spec) if !spec.range.contains(&spec.address) => {
-            format!("spec.address {} is outside of spec.range {}", spec.address, spec.range)
-        }
-        Ok(_) if lease.is_ending() => "metadata.deletionTimestamp is set".to_owned(),
-        Ok(spec) => return Ok(spec),
-        Err(fault) => format!("spec cannot be read: {fault}"),
+        (_, Ok(spec)) => return Ok(spec),
+        (_, Err(fault)) => fault,
     };
     let message = format!("{STICKY_LEASES}.{STICKY_GROUP}/{object}: {fault}");
     Err(Error::new(ErrorCode::BACKEND, message).advise(

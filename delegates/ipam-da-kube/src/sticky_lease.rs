@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::names::ObjectNames;
 use crate::objects::Metadata;
 use crate::pod::Pod;
 
@@ -125,6 +126,25 @@ impl StickyLease {
         let Metadata { name, uid, resource_version, .. } = self.metadata.clone();
         let keep_seconds = self.spec.as_ref().map(|spec| spec.keep_seconds).unwrap_or_default();
         StickyMark { object: name, uid, version: resource_version, keep_seconds }
+    }
+
+    /// Returns the content, if it is as this program writes it for the name of the object.
+    ///
+    /// # Errors
+    /// What a person has edited.
+    pub(crate) fn sound(&self) -> Result<&StickySpec, String> {
+        let spec = self.spec.as_ref().map_err(|fault| format!("spec cannot be read: {fault}"))?;
+        let StickySpec { name, pool, address, range, .. } = spec;
+        if ObjectNames::sticky(pool, name) != self.metadata.name {
+            return Err(format!("spec.name {name:?} of spec.pool {pool:?} has another object"));
+        }
+        if !range.contains(address) {
+            return Err(format!("spec.address {address} is outside of spec.range {range}"));
+        }
+        if self.is_ending() {
+            return Err("metadata.deletionTimestamp is set".to_owned());
+        }
+        Ok(spec)
     }
 
     /// Returns whether the server has begun to delete the object, which finalizers keep.

@@ -126,7 +126,8 @@ impl LeaseSession {
     }
 
     /// Returns the leases that may be ended: first those without an object, then those with one, from
-    /// the one that is over for longest. Of all other objects nothing is kept in memory.
+    /// the one that is over for longest. Of all other objects nothing is kept in memory. The address of
+    /// one that a person has edited stays taken.
     fn over(
         &mut self,
         candidates: BTreeMap<StickyId, StickyEntry>,
@@ -135,6 +136,7 @@ impl LeaseSession {
         let mut over = Vec::new();
         self.store.list_sticky("", &mut |lease| {
             let entry = rest.remove(&lease.id());
+            let entry = entry.filter(|entry| !warn_of_edit(&lease, Some(entry.address)));
             over.extend(lease.expired().zip(entry).map(|(since, it)| (since, it, lease.mark())));
         })?;
         over.sort_by_key(|(since, ..)| *since);
@@ -204,31 +206,36 @@ impl LeaseSession {
         Ok(())
     }
 
-    /// Lists the objects of the sticky leases among the entries of pools.
+    /// Lists the objects of the sticky leases among the entries of pools, and warns of those that a
+    /// person has edited.
     ///
     /// # Errors
     /// The server does not answer, or refuses.
     pub(crate) fn sticky_of<'p>(
         &mut self,
-        pools: impl Iterator<Item = &'p ReadPool>,
+        pools: impl Iterator<Item = &'p ReadPool> + Clone,
     ) -> Result<BTreeMap<StickyId, StickyLease>> {
-        match entries(pools).next() {
-            Some(_) => self.sticky_with(""),
-            None => Ok(BTreeMap::new()),
+        if entries(pools.clone()).next().is_none() {
+            return Ok(BTreeMap::new());
         }
+        let leases = self.sticky_with("")?;
+        for entry in entries(pools) {
+            if let Some(lease) = leases.get(&entry.id).filter(|lease| lease.sound().is_ok()) {
+                warn_of_edit(lease, Some(entry.address));
+            }
+        }
+        Ok(leases)
     }
 
-    /// Lists the objects with these labels, also those that a person has edited. Where the kind is
-    /// missing, nothing has a name.
+    /// Lists the objects with these labels, and warns of those that a person has edited. Where the kind
+    /// is missing, nothing has a name.
     ///
     /// # Errors
     /// The server does not answer, or refuses.
     pub(crate) fn sticky_with(&mut self, labels: &str) -> Result<BTreeMap<StickyId, StickyLease>> {
         let mut leases = BTreeMap::new();
         let listed = self.store.list_sticky(labels, &mut |lease| {
-            if let Err(fault) = &lease.spec {
-                warn!("the StickyLease {} cannot be read: {fault}", lease.metadata.name);
-            }
+            warn_of_edit(&lease, None);
             // If the list was interrupted, a lease is shown again, in its later state.
             leases.insert(lease.id(), lease);
         });
@@ -305,11 +312,26 @@ fn forget_entry(pools: &mut BTreeMap<String, ReadPool>, gone: &StickyEntry) {
     }
 }
 
+/// Warns of an object that a person has edited. Returns whether it is one. `entered` is the address of
+/// its entry, if that is known.
+fn warn_of_edit(lease: &StickyLease, entered: Option<IpAddr>) -> bool {
+    let fault = match lease.sound() {
+        Ok(spec) => match entered.filter(|entered| *entered != spec.address) {
+            Some(entered) => moved(spec.address, entered),
+            None => return false,
+        },
+        Err(fault) => fault,
+    };
+    warn!("the StickyLease {}: {fault}; it stays as it is", lease.metadata.name);
+    true
+}
+
 fn moved_by_hand(lease: &StickyLease, address: IpAddr, entered: IpAddr) -> Error {
-    let message = format!(
-        "the StickyLease {}: spec.address is {address}, but its entry in the pool is of {entered}",
-        lease.metadata.name
-    );
+    let message = format!("the StickyLease {}: {}", lease.metadata.name, moved(address, entered));
     Error::new(ipam_kit::ErrorCode::BACKEND, message)
         .advise("correct spec.address; to move the name, release the address instead")
+}
+
+fn moved(address: IpAddr, entered: IpAddr) -> String {
+    format!("spec.address is {address}, but its entry in the pool is of {entered}")
 }

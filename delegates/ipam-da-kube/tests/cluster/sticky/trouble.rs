@@ -189,8 +189,29 @@ fn an_object_that_a_person_has_edited_counts_as_taken_and_stays_as_it_is() {
         let plain = Node::of(&desk);
         assert_eq!(plain.address("c3"), "10.1.2.3");
         let listed = plain.typed(&["list"]);
-        let warns = listed.stderr.contains("the StickyLease 10.1.2.0-24.web cannot be read");
-        assert_eq!((listed.exit, warns), (Some(0), part.contains("cannot be read")), "{part}");
+        let warning = listed.stderr.matches("the StickyLease 10.1.2.0-24.web: spec").count();
+        assert_eq!((listed.exit, warning), (Some(0), 1), "{part}: {listed:?}");
+    }
+}
+
+#[test]
+fn a_full_pool_ends_no_name_whose_object_a_person_has_edited() {
+    for change in [json!({"name": "db"}), json!({"address": "10.1.2.1"})] {
+        let desk = sticky_desk();
+        let subnet = &["10.1.2.0/30"];
+        let node = Node::of(&desk).with_subnets(subnet).with_in_pools("sticky", "web");
+        let web = node.with_in_pools("keep", "1h");
+        assert_eq!(web.address("c1"), "10.1.2.2");
+        web.del("c1");
+        let path = desk.sticky_path("10.1.2.0-30.web");
+        let mut edited = change.clone();
+        edited["keptUntil"] = "2026-01-01T00:00:00Z".into();
+        desk.client.patch(&path, &json!({"spec": edited}));
+        let before = desk.all();
+        let full = Node::of(&desk).with_subnets(subnet).call("ADD", "c2");
+        assert!(full.stderr.contains("the StickyLease 10.1.2.0-30.web: spec."), "{full:?}");
+        assert_eq!(full.failure().0, 100, "{change}");
+        assert_eq!(desk.all(), before, "{change}");
     }
 }
 
