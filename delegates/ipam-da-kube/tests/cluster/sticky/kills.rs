@@ -1,15 +1,18 @@
 //! Calls for a sticky name that are killed at a request: the next ADD of the name, or the DEL, ends
 //! what they leave.
 
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
+use ipam_testkit::kube::Node as NodeObject;
 use ipam_testkit::node::given;
 use ipam_testkit::world::{Outcome, full_size};
 use serde_json::{Value, json};
 
 use crate::common::Desk;
-use crate::common::node::Node;
+use crate::common::node::{Node, SUBNET};
 use crate::common::relay::{Ask, Relay};
 use crate::common::sticky::{StickySandbox, sticky_desk};
 use crate::kills::Moment;
@@ -22,6 +25,8 @@ enum Before {
     Kept,
     /// Held by a pod that has been deleted.
     Dead,
+    /// Held by another pod of another node, whose object is deleted.
+    Elsewhere,
     /// Held by the container of the call.
     Held,
 }
@@ -53,10 +58,11 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(keep: &str) -> Self {
+    /// With a pool of this subnet.
+    fn new(keep: &str, subnet: &str) -> Self {
         let desk = sticky_desk();
-        let nodes = ["node-1", "node-2"].map(|name| desk.sticky_node(name, "web", keep));
-        let plain = Node::of(&desk).named("node-3");
+        let nodes = ["node-1", "node-2"].map(|name| sticky_node(&desk, name, keep, subnet));
+        let plain = Node::of(&desk).named("node-3").with_subnets(&[subnet]);
         // The nodes know the pool.
         for node in &nodes {
             let node = Node { pools: plain.pools.clone(), ..Node::of(&desk).named(&node.name) };
@@ -71,6 +77,7 @@ impl Stage {
         Self { desk, relay, nodes, plain }
     }
 
+    /// Calls for a sandbox of the first node, and kills the call at its request of this number.
     fn kill_at(
         &self,
         number: usize,
@@ -78,55 +85,107 @@ impl Stage {
         pod: &StickySandbox<'_>,
         call: (&str, &Value),
     ) -> Outcome {
-        let count = AtomicUsize::new(0);
-        let is_last = move |_: &Ask| count.fetch_add(1, Ordering::SeqCst) == number;
         let mut network = pod.node.network();
         for (key, value) in call.1.as_object().unwrap() {
             network["prevResult"][key] = value.clone();
         }
-        self.relay.kill_when(is_last, moment, pod.command(call.0), &network)
+        self.kill_command_at(number, moment, pod.command(call.0), &network)
     }
+
+    /// Runs a command of the first node, likewise.
+    fn kill_command_at(
+        &self,
+        number: usize,
+        moment: Moment,
+        command: Command,
+        network: &Value,
+    ) -> Outcome {
+        let count = AtomicUsize::new(0);
+        let is_last = move |_: &Ask| count.fetch_add(1, Ordering::SeqCst) == number;
+        self.relay.kill_when(is_last, moment, command, network)
+    }
+
+    /// Gives the name to a last pod, which keeps nothing. Returns the address.
+    #[track_caller]
+    fn end_name(&self, subnet: &str) -> String {
+        let desk = &self.desk;
+        let uid = desk.create_pod("last", "");
+        let last = sticky_node(desk, "node-2", "0s", subnet);
+        let last = StickySandbox::of_pod(desk, &last, "c3", "last", &uid);
+        let address = last.address();
+        last.del();
+        address
+    }
+
+    #[track_caller]
+    fn assert_empty(&self, told: &str) {
+        let left = (self.desk.held(), self.desk.sticky_objects());
+        assert_eq!(left, (Vec::new(), Vec::new()), "{told}");
+    }
+}
+
+/// A node whose pool has the name.
+fn sticky_node(desk: &Desk, node: &str, keep: &str, subnet: &str) -> Node {
+    let node = Node::of(desk).named(node).with_subnets(&[subnet]);
+    node.with_in_pools("sticky", "web").with_in_pools("keep", keep)
+}
+
+/// Kills a call at each of its requests in turn: `once` does so, and returns whether the call has had
+/// the request.
+fn at_each_request(requests: usize, once: impl Fn(usize, Moment) -> bool + Sync) {
+    thread::scope(|scope| {
+        for moment in [Moment::Early, Moment::Late] {
+            // To the server, a kill after a request is one before the next.
+            let mut number = if moment == Moment::Late { requests - 1 } else { 0 };
+            let once = &once;
+            scope.spawn(move || {
+                while once(number, moment) {
+                    number += 1;
+                }
+                assert!(number >= requests, "{moment:?}: {number} requests");
+            });
+        }
+    });
 }
 
 impl Scenario {
     fn run(&self) {
+        // The same call again is by hand alone, as with histories.
+        let thens = [Then::Del, Then::Other, Then::Again];
         thread::scope(|scope| {
-            for moment in [Moment::Early, Moment::Late] {
-                // To the server, a kill after a request is one before the next.
-                let first = if moment == Moment::Late { self.requests - 1 } else { 0 };
-                // The same call again is by hand alone, as with histories.
-                let thens = [Then::Del, Then::Other, Then::Again];
-                for then in thens.into_iter().take(if full_size() { 3 } else { 2 }) {
-                    scope.spawn(move || {
-                        let mut number = first;
-                        while self.once(number, moment, then) {
-                            number += 1;
-                        }
-                        assert!(number >= self.requests, "{:?} {then:?} {number}", self.before);
-                    });
-                }
+            for then in thens.into_iter().take(if full_size() { 3 } else { 2 }) {
+                let once = move |number, moment| self.once(number, moment, then);
+                scope.spawn(move || at_each_request(self.requests, once));
             }
         });
     }
 
     /// Kills the call at a request. Returns whether it has had the request.
     fn once(&self, number: usize, moment: Moment, then: Then) -> bool {
-        let stage = Stage::new(self.keep);
+        let stage = Stage::new(self.keep, SUBNET);
         let desk = &stage.desk;
         let told = format!("{:?} {} {number} {moment:?} {then:?}", self.before, self.verb);
         let mut uid = desk.create_pod("web-0", "n1");
         let [one, two] = &stage.nodes;
         let mut own = StickySandbox::of_pod(desk, one, "c1", "web-0", &uid);
+        let object = format!("n9.{}", desk.namespace);
+        desk.client.create_node(&NodeObject::named(&object));
+        let earlier_uid = desk.create_pod("web-9", &object);
+        let earlier = StickySandbox::of_pod(desk, two, "c0", "web-9", &earlier_uid);
         let mut known = json!({});
         let mut address = None;
         if self.before != Before::New {
-            let earlier = StickySandbox { container: "c0", ..own };
-            let holder = if self.before == Before::Held { own } else { earlier };
+            let holder = match self.before {
+                Before::Held => own,
+                Before::Elsewhere => earlier,
+                _ => StickySandbox { container: "c0", ..own },
+            };
             let result = holder.add();
             address = Some(ipam_testkit::node::addresses(&result).swap_remove(0));
             match self.before {
                 Before::Kept => holder.del_known(&result),
                 Before::Held => known = given(&result),
+                Before::Elsewhere => desk.client.delete_node(&object),
                 _ => {}
             }
         }
@@ -158,6 +217,7 @@ impl Scenario {
                 let next = StickySandbox::of_pod(desk, two, "c2", "web-0", &uid);
                 expects(&next.address());
                 assert_eq!(own.call_with("DEL", &known).exit, Some(0), "{told}");
+                earlier.del();
                 let holder = desk.sticky("web").unwrap()["spec"]["holder"]["container"].clone();
                 assert_eq!(holder, "c2", "{told}");
                 desk.objects().assert_consistent();
@@ -165,15 +225,9 @@ impl Scenario {
             }
         }
         own.del();
-        // A new owner that keeps nothing shows that the name can be had and ended.
-        let last = desk.sticky_node("node-2", "web", "0s");
-        let uid = desk.client.get(&desk.pod_path("web-0")).unwrap()["metadata"]["uid"].clone();
-        let last = StickySandbox::of_pod(desk, &last, "c3", "web-0", uid.as_str().unwrap());
-        expects(&last.address());
-        last.del();
+        expects(&stage.end_name(SUBNET));
         stage.plain.del("c9");
-        assert_eq!(desk.held(), [""; 0], "{told}");
-        assert_eq!(desk.sticky("web"), None, "{told}");
+        stage.assert_empty(&told);
         is_killed
     }
 }
@@ -201,4 +255,104 @@ fn a_del_that_frees_the_address() {
 #[test]
 fn a_del_that_keeps_the_address() {
     Scenario { before: Before::Held, verb: "DEL", keep: "1h", requests: 1 }.run();
+}
+
+#[test]
+fn a_repeated_add_of_a_name() {
+    Scenario { before: Before::Held, verb: "ADD", keep: "1h", requests: 3 }.run();
+}
+
+#[test]
+fn an_add_of_a_name_that_moves_to_another_pod_and_node() {
+    Scenario { before: Before::Elsewhere, verb: "ADD", keep: "0s", requests: 8 }.run();
+}
+
+/// A pool of one address.
+const FULL: &str = "10.1.2.0/30";
+
+#[test]
+fn an_add_to_a_full_pool_that_ends_a_name() {
+    for name_comes in [false, true] {
+        at_each_request(8, |number, moment| {
+            let told = format!("{number} {moment:?}, the name comes: {name_comes}");
+            let mut stage = Stage::new("1h", FULL);
+            stage.nodes[0].pools = stage.plain.pools.clone();
+            let Stage { desk, nodes: [one, two], .. } = &stage;
+            let expire = || {
+                let over = json!({"spec": {"keptUntil": "2026-01-01T00:00:00Z"}});
+                desk.client.patch(&desk.sticky_path("10.1.2.0-30.web"), &over);
+            };
+            let name = |container| StickySandbox::of_pod(desk, two, container, "", "");
+            let plain = StickySandbox::of_pod(desk, one, "c1", "", "");
+            name("c0").add();
+            name("c0").del();
+            expire();
+            let outcome = stage.kill_at(number, moment, &plain, ("ADD", &json!({})));
+            let is_killed = outcome.exit.is_none();
+            assert!(is_killed || outcome.exit == Some(0), "{told}: {outcome:?}");
+            if name_comes {
+                match name("c2").call_with("ADD", &json!({})) {
+                    came if came.exit == Some(0) => {
+                        assert_eq!(came.ips(), ["10.1.2.2/30"], "{told}");
+                        plain.refused(100);
+                        name("c2").del();
+                        expire();
+                    }
+                    // The killed call has the address.
+                    late => assert_eq!(late.failure().0, 100, "{told}"),
+                }
+            }
+            assert_eq!(plain.address(), "10.1.2.2", "{told}");
+            desk.objects().assert_consistent();
+            plain.del();
+            stage.end_name(FULL);
+            stage.assert_empty(&told);
+            is_killed
+        });
+    }
+}
+
+#[test]
+fn a_gc_of_names() {
+    for (keep, requests) in [("1h", 3), ("0s", 5)] {
+        for name_moves in [false, true] {
+            at_each_request(requests, |number, moment| {
+                let told = format!("{keep} {number} {moment:?}, the name moves: {name_moves}");
+                // An entry that is left is ended by the next ADD to the full pool.
+                let stage = Stage::new(keep, FULL);
+                let Stage { desk, nodes: [one, two], .. } = &stage;
+                let uid = desk.create_pod("web-0", "n1");
+                StickySandbox::of_pod(desk, one, "c1", "web-0", &uid).add();
+                desk.force_delete_pod("web-0");
+                desk.age(Duration::from_secs(7200));
+                let mut network = one.network();
+                network["cni.dev/valid-attachments"] = json!([]);
+                let gc = one.command("GC", "");
+                let outcome = stage.kill_command_at(number, moment, gc, &network);
+                let is_killed = outcome.exit.is_none();
+                assert!(is_killed || outcome.exit == Some(0), "{told}: {outcome:?}");
+                let uid = desk.create_pod("web-1", "n2");
+                let next = StickySandbox::of_pod(desk, two, "c2", "web-1", &uid);
+                if name_moves {
+                    assert_eq!(next.address(), "10.1.2.2", "{told}");
+                }
+                one.gc(&[]).ended_well();
+                let spec = desk.sticky_objects().pop().map(|(_, object)| object["spec"].clone());
+                match spec.as_ref() {
+                    Some(spec) if name_moves => {
+                        assert_eq!(spec["holder"]["container"], "c2", "{told}");
+                        next.del();
+                    }
+                    Some(spec) => assert!(keep == "1h" && spec["keptUntil"].is_string(), "{told}"),
+                    None => {
+                        let is_freed = desk.objects().reservations().is_empty();
+                        assert!(keep == "0s" && !name_moves && is_freed, "{told}");
+                    }
+                }
+                assert_eq!(stage.end_name(FULL), "10.1.2.2", "{told}");
+                stage.assert_empty(&told);
+                is_killed
+            });
+        }
+    }
 }
