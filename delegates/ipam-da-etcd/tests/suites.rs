@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use std::any::Any;
 use std::fs::{self, Permissions};
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -18,31 +19,45 @@ use ipam_suites::between::{InterleavedLedger, next_commit};
 use ipam_suites::ledger_suite::{self, LedgerSubject};
 use ipam_suites::subject::{Binary, Form, InProcess, Subject};
 use ipam_suites::{Report, allocator_suite};
-use ipam_testkit::etcd::Requests;
+use ipam_testkit::etcd::{Cluster, Requests};
 use ipam_testkit::world::full_size;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-/// A server and a state folder.
+/// Servers and a state folder.
 struct Desk {
-    server: Arc<ipam_testkit::etcd::Etcd>,
+    endpoints: Vec<String>,
+    requests: Requests,
+    /// They run until the end of the test.
+    _servers: Box<dyn Any>,
     state: TempDir,
     layout: &'static Layout,
 }
 
 impl Desk {
-    /// One of each layout.
+    /// One of each layout with one server, and one of whereabouts' with three.
     fn each() -> impl Iterator<Item = Self> {
-        LAYOUTS.into_iter().map(|layout| Self {
-            server: Arc::new(ipam_testkit::etcd::Etcd::start()),
-            state: TempDir::new().unwrap(),
-            layout,
-        })
+        let of_three = || LAYOUTS.into_iter().filter(|layout| layout.name == "whereabouts");
+        LAYOUTS.into_iter().map(Self::with_one).chain(of_three().map(Self::with_three))
+    }
+
+    fn with_one(layout: &'static Layout) -> Self {
+        let server = ipam_testkit::etcd::Etcd::start();
+        let (endpoints, requests) = (vec![server.endpoint()], server.requests());
+        let state = TempDir::new().unwrap();
+        Self { endpoints, requests, _servers: Box::new(server), state, layout }
+    }
+
+    fn with_three(layout: &'static Layout) -> Self {
+        let cluster = Cluster::start(3);
+        let (endpoints, requests) = (cluster.endpoints(), cluster.member(0).requests());
+        let state = TempDir::new().unwrap();
+        Self { endpoints, requests, _servers: Box::new(cluster), state, layout }
     }
 
     fn ipam(&self) -> Value {
         json!({
-            "etcd": {"endpoints": [self.server.endpoint()], "layout": self.layout.name},
+            "etcd": {"endpoints": self.endpoints, "layout": self.layout.name},
             "stateDir": self.state.path(),
         })
     }
@@ -62,8 +77,8 @@ impl Desk {
 
     /// What makes all leases look older.
     fn aging(&self) -> impl Fn(Duration) + Send + Sync + 'static {
-        let (server, layout) = (self.server.clone(), self.layout);
-        move |by| age(&server.requests(), layout, by)
+        let (requests, layout) = (self.requests, self.layout);
+        move |by| age(&requests, layout, by)
     }
 }
 
