@@ -131,9 +131,15 @@ fn a_value_of_whereabouts_that_this_node_wrote_last_is_not_read() {
     assert_eq!(requests(&etcd, || drop(node.del_known("c1", &result).success())), 1);
     assert_eq!(requests(&etcd, || node.del("c1")), 1, "nothing is held");
     assert_eq!(requests(&etcd, || node.del("first")), 2, "without a record");
-    let both = whereabouts_node(&etcd).with_subnets(&["10.1.0.0/24", "fd00:1::/64"]);
-    drop([both.add("c2"), both.add("c3")]);
-    assert_eq!(requests(&etcd, || drop(both.add("c4"))), 1, "two values");
+    for subnets in
+        [&["10.1.0.0/24", "fd00:1::/64"][..], &["10.1.0.0/24", "10.2.0.0/24", "fd00:1::/64"]]
+    {
+        let several = whereabouts_node(&etcd).with_subnets(subnets);
+        let number = subnets.len();
+        drop(["a", "b"].map(|of| several.add(&format!("{of}{number}"))));
+        let third = requests(&etcd, || drop(several.add(&format!("c{number}"))));
+        assert_eq!(third, 1, "{number} values");
+    }
 }
 
 #[test]
