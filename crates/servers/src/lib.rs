@@ -153,7 +153,7 @@ pub use file::read_text;
 #[cfg(feature = "http")]
 pub use http::{
     Access, Client, HttpAnswer, HttpRequest, Method, Secrets, each_element, escape, media,
-    parse_http_date, parse_timestamp,
+    parse_http_date, parse_timestamp, timestamp,
 };
 pub use request_error::RequestError;
 pub use secret::{ConfigFile, Secret};

@@ -173,6 +173,26 @@ pub fn parse_timestamp(text: &str) -> Option<SystemTime> {
     if is_ahead { time.checked_sub(offset) } else { time.checked_add(offset) }
 }
 
+/// A time in the form of [`parse_timestamp`], in UTC, with microseconds.
+pub fn timestamp(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    // As in `utc_seconds`, years begin in March.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let months_since_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * months_since_march + 2) / 5 + 1;
+    let month =
+        if months_since_march < 10 { months_since_march + 3 } else { months_since_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let [hour, minute, second] = [seconds / 3600, seconds / 60 % 60, seconds % 60];
+    let micros = since.subsec_micros();
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+}
+
 impl HttpAnswer {
     /// An answer without headers.
     pub fn new(status: u16, body: Vec<u8>) -> Self {
@@ -299,6 +319,16 @@ mod tests {
             ("é994-11-06T08:49:37Z", None),
         ] {
             assert_eq!(parse_timestamp(text), time, "{text}");
+        }
+        for (seconds, nanos, text) in [
+            (0, 0, "1970-01-01T00:00:00.000000Z"),
+            (951_782_399, 999_999_999, "2000-02-28T23:59:59.999999Z"),
+            (951_782_400, 1_000, "2000-02-29T00:00:00.000001Z"),
+            (1_709_251_199, 0, "2024-02-29T23:59:59.000000Z"),
+            (4_102_444_800, 0, "2100-01-01T00:00:00.000000Z"),
+        ] {
+            assert_eq!(timestamp(UNIX_EPOCH + Duration::new(seconds, nanos)), text);
+            assert_eq!(parse_timestamp(text), at(seconds, nanos / 1_000 * 1_000));
         }
     }
 

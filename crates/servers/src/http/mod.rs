@@ -16,6 +16,6 @@ pub use client::Client;
 pub use elements::each_element;
 pub use exchange::Access;
 pub use message::{
-    HttpAnswer, HttpRequest, Method, escape, media, parse_http_date, parse_timestamp,
+    HttpAnswer, HttpRequest, Method, escape, media, parse_http_date, parse_timestamp, timestamp,
 };
 pub use secrets::Secrets;
