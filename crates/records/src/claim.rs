@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Claim, Commit, Entry, Taken};
 use ipam_kit::allocate::owner_index::now;
+use ipam_kit::pool::RangeSet;
 use ipam_kit::{Error, ErrorCode, Result};
 use log::warn;
 
@@ -42,6 +43,8 @@ pub(crate) enum Refused {
     Changed,
     /// A lease of the owner has changed.
     Outdated,
+    /// The owner has a record that was not looked for.
+    Guessed,
     Full(usize),
     Unknown,
 }
@@ -136,8 +139,21 @@ impl<S: RecordServer> RecordLedger<S> {
         note.sure = false;
         note.attempts.push(Attempt { subnet: subnet.id.clone(), address, at });
         token.turn.write(note);
-        let record = match self.server.create(&subnet, address, &text)? {
+        let mut created = self.server.create(&subnet, address, &text)?;
+        if created == Created::Full && self.make_room(owner, &subnet, &claim.set)? {
+            created = self.server.create(&subnet, address, &text)?;
+        }
+        let record = match created {
             Created::Done(record) => record,
+            Created::Owned => {
+                if self.looks_first {
+                    let what =
+                        format!("{owner} has a record in {}, and no list shows it", subnet.cidr);
+                    return Err(contradicts::<S>(what));
+                }
+                self.looks_first = true;
+                return Ok(Some(Refused::Guessed));
+            }
             Created::Full => return Ok(Some(Refused::Full(index))),
             Created::Unknown => {
                 self.has_unknown = true;
@@ -172,6 +188,23 @@ impl<S: RecordServer> RecordLedger<S> {
                     .advise("reserve this address in the server, so that it is not given out"))
             }
         }
+    }
+
+    /// Deletes the records of addresses that were kept for names whose time is over, and says whether
+    /// there was one.
+    fn make_room(&mut self, owner: &Owner, subnet: &Subnet, set: &RangeSet) -> Result<bool> {
+        let watch = Watch::of(owner);
+        let Some(mut sight) = SubnetSight::look(&mut self.server, subnet, &watch, None)? else {
+            return Ok(false);
+        };
+        sight.look_for_expired(&mut self.server)?;
+        let mut has_room = false;
+        for (address, record) in sight.expired {
+            if set.refusal(address).is_none() {
+                has_room |= self.delete_surely(&record)?;
+            }
+        }
+        Ok(has_room)
     }
 
     /// Addresses that are taken; a single one with its holder.
@@ -246,6 +279,7 @@ impl<S: RecordServer> RecordLedger<S> {
         let taken = match refused {
             Refused::Full(claim) => return Ok(Commit::Full { claim }),
             Refused::Unknown => return Ok(Commit::Unknown),
+            Refused::Guessed => return Ok(Commit::Outdated),
             Refused::Changed => Vec::new(),
             Refused::Outdated => {
                 self.trusts_notes = false;

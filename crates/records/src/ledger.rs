@@ -42,6 +42,8 @@ pub struct RecordLedger<S> {
     pub(crate) trusts_notes: bool,
     /// Whether a change of this call has an unknown outcome.
     pub(crate) has_unknown: bool,
+    /// Whether a claim of this call has met a record of its owner that was not looked for.
+    pub(crate) looks_first: bool,
     /// How often a claim of this call met another one at its address.
     pub(crate) clashes: u32,
     /// The addresses that the server refused as used, and of which it showed no record.
@@ -257,6 +259,7 @@ impl<S: RecordServer> Ledger for RecordLedger<S> {
             },
             trusts_notes: true,
             has_unknown: false,
+            looks_first: false,
             clashes: 0,
             hidden: BTreeSet::new(),
             first: None,

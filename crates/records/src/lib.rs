@@ -34,5 +34,5 @@ mod sight;
 mod view;
 
 pub use ledger::{RecordLedger, RecordToken};
-pub use mark::short_hash;
+pub use mark::{container_of, is_marked, short_hash};
 pub use server::RecordServer;

@@ -153,6 +153,17 @@ impl OwnerMark {
         })
     }
 
+    /// The beginning of the texts of the owner's records, and of its node's other records on the
+    /// network; `None` if names may not fit into a text as they are.
+    pub(crate) fn start_of(owner: &Owner, longest: usize) -> Option<String> {
+        let network = owner.scope.network.as_str();
+        let longest_name = NameMark::new(network, "", Duration::MAX);
+        let holder = format!("{}/{}", pack_container(owner.container.as_str()), owner.ifname);
+        let text = text(&owner.scope, Some(&longest_name), &holder, "", longest)?;
+        let start = format!("{PREFIX}{}/{network}", node_field(&owner.scope.node));
+        text.starts_with(&start).then_some(start)
+    }
+
     /// The text of an address that is kept for the name of this mark.
     pub(crate) fn kept_text(&self, scope: &Scope, longest: usize) -> Option<String> {
         text(scope, self.sticky.as_ref(), "/", &self.tail, longest)
@@ -286,6 +297,17 @@ pub(crate) fn sticky_hash(network: &str, name: &str) -> String {
     URL_SAFE_NO_PAD.encode(&hash.as_ref()[..8])
 }
 
+/// Whether a text has a mark of ours, or what is left of one.
+pub fn is_marked(text: &str) -> bool {
+    text.starts_with(PREFIX)
+}
+
+/// The container id in the mark of a text, if it has one.
+pub fn container_of(text: &str) -> Option<String> {
+    let mark = OwnerMark::parse(text)?.ok()?;
+    mark.holder.map(|(container, _)| container)
+}
+
 /// A hash of 48 bits, in 8 characters that a file name may have.
 pub fn short_hash(name: &str) -> String {
     URL_SAFE_NO_PAD.encode(&digest(&SHA256, name.as_bytes()).as_ref()[..6])
@@ -368,6 +390,23 @@ mod tests {
         });
         assert!(keys[0].1.contains("/nnn") && keys[1].1.contains("/#"), "{keys:?}");
         assert_eq!(keys[0].0, keys[1].0);
+    }
+
+    #[test]
+    fn the_records_of_a_node_on_a_network_begin_alike() {
+        let one = owner("n1", "lan", "c1", "eth0");
+        let start = OwnerMark::start_of(&one, 100).unwrap();
+        assert_eq!(start, "ipd:n1/lan");
+        let sticky = NameMark::new("lan", "web", Duration::from_secs(90));
+        for sticky in [None, Some(&sticky)] {
+            assert!(OwnerMark::text_of(&one, sticky, "a/b", 100).unwrap().starts_with(&start));
+        }
+        // With a name that does not fit beside it, the text has its hash.
+        let long = owner(&"n".repeat(70), "lan", "c1", "eth0");
+        assert_eq!(OwnerMark::start_of(&long, 100), None);
+        assert!(OwnerMark::start_of(&long, 1000).is_some());
+        assert_eq!(container_of("ipd:n1/lan/c1/eth0 a/b").as_deref(), Some("c1"));
+        assert!(is_marked("ipd:x") && container_of("ipd:x").is_none() && !is_marked("printer"));
     }
 
     #[test]

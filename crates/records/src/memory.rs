@@ -34,6 +34,9 @@ struct SiteRecord {
     cursors: BTreeMap<String, IpAddr>,
     /// When the server last showed each user's rights of a claim, in milliseconds since 1970.
     proven: BTreeMap<String, u64>,
+    /// When each subnet last showed this node's latest record, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    seen: BTreeMap<String, u64>,
     /// When a call met another one at an address, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     met: Option<u64>,
@@ -74,6 +77,9 @@ const PROVEN: u64 = 30 * 86_400_000;
 
 /// For how long others are expected to take addresses at the same time, in milliseconds.
 const MET: u64 = 600_000;
+
+/// For how long a subnet that was seen is not taken for a restored one, in milliseconds.
+const SEEN: u64 = 60_000;
 
 impl SiteMemory {
     pub(crate) fn read(path: PathBuf, user: String, is_trusting: bool) -> Self {
@@ -148,6 +154,7 @@ impl SiteMemory {
         self.store.remember_hint(|record| {
             record.pools.retain(|_, note| note.subnet.id != id);
             record.used.values_mut().for_each(|used| drop(used.remove(id)));
+            record.seen.remove(id);
         });
     }
 
@@ -177,6 +184,24 @@ impl SiteMemory {
     /// The record whose absence proved a restored server, unless a restored server is used.
     pub(crate) fn missing(&self) -> Option<&MissingRecord> {
         self.store.record().missing.as_ref().filter(|_| !self.is_trusting)
+    }
+
+    /// Whether a subnet has lately shown this node's latest record.
+    pub(crate) fn was_seen(&self, subnet: &str) -> bool {
+        self.is_seen_within(subnet, SEEN)
+    }
+
+    pub(crate) fn remember_seen(&mut self, subnet: &str) {
+        // Most calls of a busy node come soon after another one.
+        if !self.is_seen_within(subnet, SEEN / 6) {
+            self.store.remember_hint(|record| {
+                record.seen.insert(subnet.to_owned(), now());
+            });
+        }
+    }
+
+    fn is_seen_within(&self, subnet: &str, time: u64) -> bool {
+        self.store.record().seen.get(subnet).is_some_and(|seen| now().abs_diff(*seen) < time)
     }
 
     /// Fails if the server was seen to be restored, until that is explained or a person accepts it.
@@ -243,6 +268,7 @@ impl SiteMemory {
             record.missing = None;
             record.replaced.clear();
             record.accepted = Some(now());
+            record.seen.clear();
             record.pools.clear();
         })
     }
@@ -296,6 +322,18 @@ mod tests {
             record.pools.values_mut().for_each(|note| note.read -= POOL);
         });
         assert_eq!(memory(&folder, false).pool("blue"), None);
+    }
+
+    #[test]
+    fn a_subnet_that_was_seen_counts_for_a_minute() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!memory(&folder, false).was_seen("7"));
+        memory(&folder, false).remember_seen("7");
+        assert!(memory(&folder, false).was_seen("7") && !memory(&folder, false).was_seen("8"));
+        memory(&folder, false).store.remember(|record| {
+            record.seen.values_mut().for_each(|seen| *seen -= SEEN);
+        });
+        assert!(!memory(&folder, false).was_seen("7"));
     }
 
     #[test]

@@ -93,15 +93,13 @@ pub(crate) fn find_subnets<S: RecordServer>(
 }
 
 fn search<S: RecordServer>(server: &mut S, wanted: &str, path: &str) -> Result<Subnet> {
-    let cidr = wanted.parse::<IpNet>().ok().map(|cidr| cidr.trunc());
     let mut shown: Vec<Subnet> = Vec::new();
     let mut parents = std::collections::BTreeMap::new();
     server.subnets(wanted, &mut |subnet| {
         if let Some(parent) = &subnet.parent {
             parents.insert(parent.clone(), subnet.cidr);
         }
-        let is_wanted = subnet.id == wanted || subnet.name == wanted || Some(subnet.cidr) == cidr;
-        if is_wanted && shown.iter().all(|known| known.id != subnet.id) {
+        if subnet.is_meant_by(wanted) && shown.iter().all(|known| known.id != subnet.id) {
             shown.push(subnet);
         }
     })?;

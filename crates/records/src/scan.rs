@@ -52,7 +52,7 @@ impl<S: RecordServer> RecordLedger<S> {
                 }
             };
             let mut listing = Collected { records: Vec::new(), filter: of_node };
-            let query = ListQuery { text: None, whole_records: true };
+            let query = ListQuery { start: None, whole_records: true };
             if self.server.list(&subnet.id, query, &mut listing)? == Listed::NoSubnet {
                 self.memory.forget_subnet(&subnet.id);
                 continue;
@@ -117,7 +117,7 @@ impl<S: RecordServer> RecordLedger<S> {
             // An owner has one record for each pool.
             let most = pools.get(&subnet.id).copied().unwrap_or(1);
             let mut listing = Collected { records: Vec::new(), filter: |_: &AddressRecord| true };
-            let query = ListQuery { text: None, whole_records: true };
+            let query = ListQuery { start: None, whole_records: true };
             self.server.list(&subnet.id, query, &mut listing)?;
             let mut addresses: BTreeMap<IpAddr, Vec<&AddressRecord>> = BTreeMap::new();
             let mut owners: BTreeMap<String, Vec<&AddressRecord>> = BTreeMap::new();

@@ -47,6 +47,11 @@ pub trait RecordServer: Sized {
     /// The promises of the server.
     fn rules(&self) -> ServerRules;
 
+    /// Whether it chooses addresses of this subnet ([`ServerRules::chooses`]).
+    fn chooses_in(&self, _subnet: &Subnet) -> bool {
+        self.rules().chooses
+    }
+
     /// Shows subnets, at least those that `wanted` may mean, and the children of each. `each` may
     /// get a subnet more than once.
     ///
@@ -126,6 +131,12 @@ pub struct ServerRules {
     pub revives: bool,
     /// The server chooses an address for [`RecordServer::create`] without one.
     pub chooses: bool,
+    /// Of one text, a subnet has one record at most whose address the server chose. So an owner's
+    /// record may be made without a look.
+    pub owns_once: bool,
+    /// A right to make records is one to write and delete them. Otherwise a node proves these rights
+    /// before a claim.
+    pub claims_prove_rights: bool,
     /// The longest text of a record, in bytes; at least 100.
     pub longest_text: usize,
 }
@@ -150,11 +161,19 @@ pub struct Subnet {
     pub refusal: Option<String>,
 }
 
+impl Subnet {
+    /// Whether a pool's name means it: its id, its CIDR or its name.
+    pub fn is_meant_by(&self, wanted: &str) -> bool {
+        let is_cidr = || wanted.parse::<IpNet>().is_ok_and(|cidr| cidr.trunc() == self.cidr);
+        self.id == wanted || self.name == wanted || is_cidr()
+    }
+}
+
 /// The records that a list has to show.
 #[derive(Clone, Copy, Debug)]
 pub struct ListQuery<'a> {
-    /// Only those with this text are needed. The server may show more.
-    pub text: Option<&'a str>,
+    /// Only those whose text begins so are needed. The server may show more.
+    pub start: Option<&'a str>,
     /// Each record needs id, stamp and time. Otherwise address and text are enough.
     pub whole_records: bool,
 }
@@ -201,6 +220,8 @@ pub enum Created {
     Done(AddressRecord),
     /// The address has a record.
     Taken,
+    /// The server chooses, and the subnet has a record with this text ([`ServerRules::owns_once`]).
+    Owned,
     /// The server chooses, and has no free address.
     Full,
     /// The server has no such subnet, or the subnet lacks the address.

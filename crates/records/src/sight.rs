@@ -83,8 +83,13 @@ impl SubnetSight {
         }
     }
 
-    /// Lists a subnet; `None` if the server lacks the subnet. `text` is the text of the owner's
-    /// records, if no others are needed.
+    /// A subnet of which nothing is known.
+    pub(crate) fn unseen(subnet: &Subnet, watch: &Watch) -> Self {
+        Self::new(subnet, watch)
+    }
+
+    /// Lists a subnet; `None` if the server lacks the subnet. `start` is what the texts of the needed
+    /// records begin with, if not all are needed.
     ///
     /// # Errors
     /// The server cannot be reached, or refuses.
@@ -92,11 +97,11 @@ impl SubnetSight {
         server: &mut S,
         subnet: &Subnet,
         watch: &Watch,
-        text: Option<&str>,
+        start: Option<&str>,
     ) -> Result<Option<Self>> {
         let mut sight = Self::new(subnet, watch);
         for whole_records in [false, true] {
-            let query = ListQuery { text, whole_records };
+            let query = ListQuery { start, whole_records };
             match server.list(&subnet.id, query, &mut sight)? {
                 Listed::NoSubnet => return Ok(None),
                 Listed::All => sight.is_whole = true,
@@ -119,7 +124,7 @@ impl SubnetSight {
             return Ok(false);
         }
         let id = self.subnet.id.clone();
-        let query = ListQuery { text: None, whole_records: true };
+        let query = ListQuery { start: None, whole_records: true };
         self.is_whole = server.list(&id, query, self)? == Listed::All;
         Ok(true)
     }

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use ipam_kit::allocate::ledger::{Hint, PoolView, Used, View, ViewQuery};
+use ipam_kit::allocate::ledger::{Hint, PoolView, Scan, Used, View, ViewQuery};
 use ipam_kit::allocate::{Lease, Owner, PoolRequest, Strategy};
 use ipam_kit::{Error, ErrorCode, Result};
 use log::warn;
 
 use crate::held::{bare_subnet, noted_subnets, shown};
 use crate::ledger::{RecordLedger, RecordToken};
-use crate::mark::NameMark;
+use crate::mark::{NameMark, OwnerMark};
 use crate::owner_file::OwnerFile;
 use crate::pools::{self, SubnetPool};
 use crate::server::{AddressRecord, RecordServer, Subnet};
@@ -30,7 +30,7 @@ impl<S: RecordServer> RecordLedger<S> {
         for request in requests {
             found.push(pools::find(&mut self.server, &mut self.memory, request)?);
         }
-        if !self.memory.has_rights() {
+        if !self.rules.claims_prove_rights && !self.memory.has_rights() {
             self.prove_rights()?;
         }
         let is_sure = turn.note().is_some_and(|note| note.sure) && self.trusts_notes;
@@ -66,10 +66,13 @@ impl<S: RecordServer> RecordLedger<S> {
         let noted = self.noted();
         let mut sights = Vec::new();
         for subnet in subnets.into_values() {
-            let text = self.text_if_enough(owner, requests, &found, &subnet, &turn)?;
             let here = noted.iter().filter(|noted| noted.record.subnet == subnet.id);
             let watch = Watch { noted: here.cloned().collect(), ..watch.clone() };
-            let sight = SubnetSight::look(&mut self.server, &subnet, &watch, text.as_deref())?;
+            let is_by_store = turn.note().is_none() && self.is_by_store(query, &found, &subnet);
+            let sight = match is_by_store {
+                true => self.look_by_store(query, &found, &subnet, &watch)?,
+                false => SubnetSight::look(&mut self.server, &subnet, &watch, None)?,
+            };
             let Some(sight) = sight else {
                 self.memory.forget_subnet(&subnet.id);
                 if !found.iter().any(|pool| pool.has(&subnet.id)) {
@@ -102,21 +105,48 @@ impl<S: RecordServer> RecordLedger<S> {
         Ok(View { pools, ..view })
     }
 
-    /// The text of the owner's records, if the server chooses the address of every pool of a subnet
-    /// and nothing else of it is needed.
-    fn text_if_enough(
-        &self,
-        owner: &Owner,
-        requests: &[PoolRequest],
+    /// Whether the server chooses the address of every pool of a subnet, and nothing else of the
+    /// subnet is needed than the owner's records.
+    fn is_by_store(&self, query: &ViewQuery<'_>, found: &[SubnetPool], subnet: &Subnet) -> bool {
+        let requests = query.requests.iter().zip(query.scans).zip(found);
+        let mut here = requests.filter(|(_, pool)| pool.has(&subnet.id));
+        self.rules.chooses
+            && self.server.chooses_in(subnet)
+            && here.all(|((request, scan), _)| {
+                request.is_by_store() && request.sticky.is_none() && *scan == Scan::None
+            })
+    }
+
+    /// Looks for the owner's records in a subnet of which nothing else is needed: at those of this
+    /// node, if they show its latest one. Otherwise another node may have taken that address, or the
+    /// server was restored.
+    fn look_by_store(
+        &mut self,
+        query: &ViewQuery<'_>,
         found: &[SubnetPool],
         subnet: &Subnet,
-        turn: &OwnerFile,
-    ) -> Result<Option<String>> {
-        let mut pools = requests.iter().zip(found).filter(|(_, pool)| pool.has(&subnet.id));
-        let is_enough = self.rules.chooses
-            && turn.note().is_none()
-            && pools.all(|(request, _)| request.is_by_store() && request.sticky.is_none());
-        if is_enough { self.text(owner, None).map(Some) } else { Ok(None) }
+        watch: &Watch,
+    ) -> Result<Option<SubnetSight>> {
+        let pools = found.iter().filter(|pool| pool.has(&subnet.id)).count();
+        let was_seen = self.memory.was_seen(&subnet.id);
+        if self.rules.owns_once && !self.looks_first && pools == 1 && was_seen {
+            return Ok(Some(SubnetSight::unseen(subnet, watch)));
+        }
+        let start = OwnerMark::start_of(query.owner, self.rules.longest_text);
+        if let (Some(start), Some(latest)) = (start, watch.noted.first()) {
+            let sight = SubnetSight::look(&mut self.server, subnet, watch, Some(&start))?;
+            match sight {
+                None => return Ok(None),
+                Some(sight) if sight.confirms(latest) => {
+                    if self.rules.owns_once {
+                        self.memory.remember_seen(&subnet.id);
+                    }
+                    return Ok(Some(sight));
+                }
+                Some(_) => {}
+            }
+        }
+        SubnetSight::look(&mut self.server, subnet, watch, None)
     }
 
     fn pool_view(
@@ -160,6 +190,7 @@ impl<S: RecordServer> RecordLedger<S> {
             used: if is_whole { Used::All(used) } else { Used::Unknown },
             hint: contended.then(|| Hint { free: BTreeSet::new(), contended }),
             kept,
+            is_searched: !pool.subnets.iter().all(|subnet| self.server.chooses_in(subnet)),
             ..PoolView::default()
         })
     }

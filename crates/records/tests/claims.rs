@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::node::{Node, named, pool};
 use common::{Between, Kind, Lost, Unwritten};
 use ipam_records::server::AddressRecord;
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[test]
 fn a_call_sends_as_few_requests_as_it_can() {
@@ -29,6 +29,74 @@ fn a_call_sends_as_few_requests_as_it_can() {
     atomic.store.requests();
     atomic.add("c2", pool()).unwrap();
     assert_eq!(atomic.store.requests(), ["list", "create"]);
+}
+
+/// A kind of server that chooses addresses.
+fn choosing() -> Kind {
+    Kind { is_atomic: true, says_atomic: true, chooses: true, ..Kind::default() }
+}
+
+/// A pool that the server knows.
+fn chosen() -> Value {
+    json!({"name": "lan"})
+}
+
+#[test]
+fn a_claim_without_candidates_looks_at_the_nodes_own_records_or_at_nothing() {
+    for (kind, requests) in [
+        (choosing(), &["list", "create"][..]),
+        (Kind { owns_once: true, ..choosing() }, &["create"]),
+    ] {
+        let node = Node::new(kind);
+        node.add("c1", chosen()).unwrap();
+        assert_eq!(node.store.requests(), ["subnets", "list", "create"]);
+        assert_eq!(node.add("c2", chosen()).unwrap(), "10.1.2.3/28");
+        assert_eq!(node.store.requests(), requests);
+        assert_eq!(node.add("c2", chosen()).unwrap(), "10.1.2.3/28");
+        assert_eq!(node.store.requests(), ["read", "write"]);
+        // The owner is found without its note.
+        for note in node.files("c2:") {
+            std::fs::remove_file(note).unwrap();
+        }
+        assert_eq!(node.add("c2", chosen()).unwrap(), "10.1.2.3/28");
+        assert_eq!(node.recorded().len(), 2);
+    }
+}
+
+#[test]
+fn a_node_whose_latest_address_another_one_took_looks_at_the_whole_subnet() {
+    let node = Node::new(choosing());
+    node.add("c1", chosen()).unwrap();
+    let wish = json!({"name": "lan", "requested-ip": "10.1.2.2"});
+    node.other().add_with("c2", wish, json!({"takeover": true})).unwrap();
+    node.store.requests();
+    node.add("c3", chosen()).unwrap();
+    assert_eq!(node.store.requests(), ["list", "list", "create"]);
+}
+
+#[test]
+fn a_store_that_chooses_is_refused_after_a_restore() {
+    let node = Node::new(choosing());
+    node.add("c1", chosen()).unwrap();
+    let backup = node.store.state().records.clone();
+    node.add("c2", chosen()).unwrap();
+    node.store.state().records = backup;
+    let (code, message) = node.add("c3", chosen()).unwrap_err();
+    assert!(code == 11 && message.contains("was restored from a backup"), "{code} {message}");
+}
+
+#[test]
+fn addresses_that_were_kept_too_long_make_room_where_the_store_chooses() {
+    let node = Node::new(choosing());
+    for number in 0..13 {
+        let container = format!("c{number}");
+        let named = json!({"name": "lan", "sticky": format!("name-{number}"), "keep": "1h"});
+        node.add(&container, named).unwrap();
+        node.del(&container);
+    }
+    assert_eq!(node.add("late", chosen()).unwrap_err().0, 100);
+    node.store.age(Duration::from_secs(2 * 3600));
+    node.add("late", chosen()).unwrap();
 }
 
 #[test]

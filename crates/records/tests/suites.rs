@@ -53,7 +53,7 @@ impl LedgerSubject for Desk {
 /// The check that a server without a conditional write cannot pass each time.
 const ONE_WINS: &str = "of_owners_who_race_for_an_address_one_wins";
 
-fn kinds() -> [Kind; 5] {
+fn kinds() -> [Kind; 6] {
     let atomic = Kind { is_atomic: true, says_atomic: true, ..Kind::default() };
     [
         Kind::default(),
@@ -61,6 +61,7 @@ fn kinds() -> [Kind; 5] {
         atomic,
         Kind { chooses: true, ..atomic },
         Kind { chooses: true, omits_ids: true, ..atomic },
+        Kind { chooses: true, owns_once: true, ..atomic },
     ]
 }
 
@@ -84,7 +85,7 @@ fn the_ledger_passes_on_every_kind_of_server() {
 
 #[test]
 fn the_allocator_passes_on_the_kinds_that_differ_most() {
-    for kind in [kinds()[1], kinds()[3]] {
+    for kind in [kinds()[1], kinds()[3], kinds()[5]] {
         let desk = Desk::new(kind);
         let store = desk.store.clone();
         let delegate = Allocate::<RecordLedger<Fake>>::default();

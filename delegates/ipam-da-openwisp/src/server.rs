@@ -217,6 +217,8 @@ impl RecordServer for OpenWisp {
             // Django inserts a record that it cannot update.
             revives: true,
             chooses: false,
+            owns_once: false,
+            claims_prove_rights: false,
             longest_text: DESCRIPTION,
         }
     }

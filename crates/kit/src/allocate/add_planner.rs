@@ -187,7 +187,8 @@ impl<'a> AddPlanner<'a> {
     fn claim(&mut self, i: usize, set: RangeSet, pool: &PoolView) -> Result<Option<Claim<'a>>> {
         let requests = self.requests;
         let request = &requests[i];
-        if request.by_store && pool.kept.is_none() && !request.has_static_address_in(&set) {
+        let is_by_store = request.by_store && !pool.is_searched;
+        if is_by_store && pool.kept.is_none() && !request.has_static_address_in(&set) {
             return Ok(Some(Claim {
                 request,
                 set,

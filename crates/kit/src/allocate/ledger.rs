@@ -253,6 +253,8 @@ pub struct PoolView {
     /// can take, whatever [`used`](Self::used) says. The ledger fails a view for a name that another
     /// owner holds, or loses the commit and fails the next view.
     pub kept: Option<IpAddr>,
+    /// Whether the store chooses no address of this pool, whatever [`Profile::chooses`] says.
+    pub is_searched: bool,
 }
 
 impl PoolView {

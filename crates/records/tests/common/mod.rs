@@ -32,6 +32,8 @@ pub struct Kind {
     pub revives: bool,
     /// It chooses addresses.
     pub chooses: bool,
+    /// It chooses one address of a subnet for a text.
+    pub owns_once: bool,
     /// Its lists have ids only where they are needed.
     pub omits_ids: bool,
 }
@@ -213,8 +215,15 @@ impl RecordServer for Fake {
     }
 
     fn rules(&self) -> ServerRules {
-        let Kind { says_atomic, revives, chooses, .. } = self.store.kind;
-        ServerRules { creates_once: says_atomic, revives, chooses, longest_text: 100 }
+        let Kind { says_atomic, revives, chooses, owns_once, .. } = self.store.kind;
+        ServerRules {
+            creates_once: says_atomic,
+            revives,
+            chooses,
+            owns_once,
+            claims_prove_rights: chooses,
+            longest_text: 100,
+        }
     }
 
     fn subnets(&mut self, wanted: &str, each: &mut dyn FnMut(Subnet)) -> Result<()> {
@@ -256,7 +265,7 @@ impl RecordServer for Fake {
         listing.begin();
         for record in state.records.get(subnet).into_iter().flatten() {
             let mut record = record.clone();
-            if query.text.is_some_and(|text| *text != record.text) && self.store.kind.chooses {
+            if query.start.is_some_and(|start| !record.text.starts_with(start)) {
                 continue;
             }
             if self.store.kind.omits_ids && !query.whole_records {
@@ -274,8 +283,7 @@ impl RecordServer for Fake {
                 state.insert(&subnet, address, &text);
             }
         }
-        let is_part = query.text.is_some() && self.store.kind.chooses;
-        Ok(if is_part { Listed::Queried } else { Listed::All })
+        Ok(if query.start.is_some() { Listed::Queried } else { Listed::All })
     }
 
     fn read(&mut self, id: &str) -> Result<Option<AddressRecord>> {
@@ -289,6 +297,10 @@ impl RecordServer for Fake {
         let address = match wanted {
             Some(address) => address,
             None => {
+                let mut records = state.records.get(&subnet.id).into_iter().flatten();
+                if self.store.kind.owns_once && records.any(|record| record.text == text) {
+                    return Ok(Created::Owned);
+                }
                 let gateway = subnet.gateway;
                 let hosts = subnet.cidr.hosts().filter(|host| Some(*host) != gateway);
                 let mut free = hosts.filter(|host| !state.has(&subnet.id, *host));
