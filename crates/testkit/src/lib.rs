@@ -44,6 +44,7 @@ pub mod old;
 pub mod openwisp;
 pub mod outlasting;
 pub mod pages;
+pub mod phpipam;
 pub mod servers;
 pub mod typed;
 pub mod vectors;

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::consul::Consul;
 use crate::etcd::Etcd;
 use crate::openwisp::{OpenWisp, TOKEN};
+use crate::phpipam::{APP, CODE, PhpIpam};
 use crate::world::{Outcome, World, binary, start, wait};
 
 /// The verbs that runtimes call, in the order of an attachment's life.
@@ -74,6 +75,22 @@ impl Store for OpenWisp {
 
     fn servers(addresses: &[String]) -> Value {
         json!({"openwisp": {"urls": addresses, "token": TOKEN}})
+    }
+
+    fn pools() -> Value {
+        named(&["blue"])
+    }
+}
+
+impl Store for PhpIpam {
+    const NAME: &'static str = "phpipam";
+
+    fn address(&self) -> String {
+        self.url()
+    }
+
+    fn servers(addresses: &[String]) -> Value {
+        json!({"phpipam": {"urls": addresses, "appId": APP, "token": CODE}})
     }
 
     fn pools() -> Value {

@@ -232,7 +232,11 @@ fn read_exactly(stream: &mut impl Read, length: u64, raw: &mut Vec<u8>) -> io::R
     if read as u64 == length { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-fn read_request(stream: &mut impl BufRead, mut client: &TcpStream) -> io::Result<Option<Request>> {
+/// Reads a request; none where the connection has ended.
+pub(crate) fn read_request(
+    stream: &mut impl BufRead,
+    mut client: &TcpStream,
+) -> io::Result<Option<Request>> {
     let mut raw = Vec::new();
     let Some((first, headers)) = read_head(stream, &mut raw)? else { return Ok(None) };
     let head = raw.len();

@@ -1,0 +1,16 @@
+//! An imitation of phpIPAM, which has no package: the part of its API that keeps addresses, in this
+//! process. Its answers are those of phpIPAM 1.8.2 as they were recorded, and its locks, its unique
+//! indexes and its loose filters do what was seen there. `tests/phpipam.rs` compares them.
+
+mod answer;
+mod api;
+mod database;
+mod filter;
+mod login;
+mod server;
+
+pub use crate::servers::http::Answer;
+pub use crate::servers::relay::{Fate, Relay, Request};
+pub use database::{Record, Snapshot};
+pub use login::Security;
+pub use server::{APP, Builder, CODE, LockKind, PASSWORD, PhpIpam, Turn, USER};
