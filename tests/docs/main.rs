@@ -12,7 +12,7 @@ use std::process::Command;
 use ipam_delegated::chain::Preset;
 
 /// The folders of which every source file is drawn, each with the page that draws them.
-const DRAWN: [(&str, &str); 12] = [
+const DRAWN: [(&str, &str); 13] = [
     ("crates/cli/src", "crates/cli/src/lib.rs"),
     ("crates/kit/src", "crates/kit/DESIGN.md"),
     ("crates/kit/src/allocate", "crates/kit/DESIGN.md"),
@@ -22,6 +22,7 @@ const DRAWN: [(&str, &str); 12] = [
     ("crates/suites/src", "crates/suites/src/lib.rs"),
     ("delegates/ipam-da-kube/src", "delegates/ipam-da-kube/DESIGN.md"),
     ("delegates/ipam-da-openwisp/src", "delegates/ipam-da-openwisp/DESIGN.md"),
+    ("delegates/ipam-da-phpipam/src", "delegates/ipam-da-phpipam/DESIGN.md"),
     ("src", "ARCHITECTURE.md"),
     ("src/chain", "src/chain/DESIGN.md"),
     ("src/chain/record", "src/chain/record/DESIGN.md"),
