@@ -131,6 +131,17 @@ impl EtcdClient {
         })
     }
 
+    /// Renews an etcd lease, so that it lasts for all its seconds once more.
+    ///
+    /// # Errors
+    /// The lease has ended, or the server refuses: code 11.
+    pub(crate) fn renew(&mut self, lease: i64) -> Result<()> {
+        let patience = self.patience();
+        self.servers
+            .transport_mut()
+            .about_leases(patience, async |leases| leases.keep_alive(lease).await.map(drop))
+    }
+
     /// Ends an etcd lease, and with it the keys that were written with it.
     ///
     /// # Errors

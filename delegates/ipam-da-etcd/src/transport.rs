@@ -80,7 +80,8 @@ impl Grpc {
             },
             None => "no answer in time".to_owned(),
         };
-        Err(Error::new(ErrorCode::TRY_AGAIN, format!("cannot get or end an etcd lease: {reason}")))
+        let message = format!("cannot get, renew or end an etcd lease: {reason}");
+        Err(Error::new(ErrorCode::TRY_AGAIN, message))
     }
 }
 

@@ -307,6 +307,48 @@ fn a_call_keeps_its_place_in_one_mutex_while_it_queues_in_another() {
 }
 
 #[test]
+fn a_call_keeps_its_place_in_a_mutex_for_longer_than_its_etcd_lease() {
+    let etcd = Etcd::start();
+    let node = node(&etcd);
+    let requests = etcd.requests();
+    let queue = |name: &str| {
+        let lease = requests.grant(600).unwrap();
+        assert!(requests.create(&format!("{POOL}/{name}"), "", lease).unwrap());
+        lease
+    };
+    let places = || etcd.keys(&format!("{POOL}/"));
+    let first = queue("694d");
+    std::thread::scope(|scope| {
+        let add = scope.spawn(|| node.add("c1"));
+        within(Duration::from_secs(5), || while places().len() < 2 {});
+        let place = places().into_iter().find(|key| !key.ends_with("/694d")).unwrap();
+        let behind = queue("695d");
+        // The etcd lease of a place is 10 seconds.
+        std::thread::sleep(Duration::from_secs(13));
+        assert!(places().contains(&place), "{place} is not in {:?}", places());
+        requests.revoke(first).unwrap();
+        assert_eq!(addresses(&add.join().unwrap()), ["10.1.0.2"], "before the one behind it");
+        requests.revoke(behind).unwrap();
+    });
+}
+
+#[test]
+fn a_killed_call_leaves_its_place_in_a_mutex_within_its_etcd_lease() {
+    let etcd = Etcd::start();
+    let node = node(&etcd);
+    let requests = etcd.requests();
+    let lease = requests.grant(600).unwrap();
+    assert!(requests.create(&format!("{POOL}/694d"), "", lease).unwrap());
+    let places = || etcd.keys(&format!("{POOL}/")).len();
+    let (command, network) = on(&node).command("ADD", "killed", &json!({}));
+    let mut call = start(command, &network);
+    within(Duration::from_secs(5), || while places() < 2 {});
+    call.kill().unwrap();
+    call.wait().unwrap();
+    within(Duration::from_secs(13), || while places() > 1 {});
+}
+
+#[test]
 fn twenty_at_once_on_several_nodes_hold_addresses_of_their_own() {
     const NODES: usize = 10;
     let etcd = Etcd::start();

@@ -75,7 +75,7 @@ fn an_etcd_lease_is_asked_of_the_server_that_answered_last_and_no_other() {
     for refused in [granted, revoked] {
         let error = refused.unwrap_err();
         assert_eq!(error.code(), ErrorCode::TRY_AGAIN);
-        assert_eq!(error.to_string(), "cannot get or end an etcd lease: no answer in time");
+        assert_eq!(error.to_string(), "cannot get, renew or end an etcd lease: no answer in time");
     }
     assert_eq!((came(&first), came(&second)), ((1, 1), (1, 5)));
 }

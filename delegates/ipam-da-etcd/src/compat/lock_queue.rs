@@ -57,6 +57,7 @@ impl LockQueue {
         if self.ticket.is_some() {
             last /= 5;
         }
+        self.keep_place(client);
         let refused = self.refused.min(REFUSALS);
         let pause = (first * 2_u32.saturating_pow(refused)).min(last);
         if client.left() < (pause * 5).max(LAST) {
@@ -65,6 +66,13 @@ impl LockQueue {
         client.pause(pause);
         self.count_refusal(client, lock);
         Ok(true)
+    }
+
+    /// Keeps our place in the queue, which etcd ends 10 seconds after a call was killed.
+    pub(super) fn keep_place(&mut self, client: &mut EtcdClient) {
+        if let Some(ticket) = &mut self.ticket {
+            ticket.keep(client);
+        }
     }
 
     /// Counts a refusal. After some of them it draws a ticket, as the plugin does.

@@ -1,5 +1,7 @@
 //! The lock of a replaced plugin, which its processes hold while they look for an address.
 
+use std::time::{Duration, Instant};
+
 use etcd_client::{
     Compare, CompareOp, GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
 };
@@ -28,10 +30,15 @@ pub(super) struct LockTicket {
     key: String,
     /// The revision that made the key.
     since: i64,
+    /// When its etcd lease was granted or renewed last.
+    renewed: Instant,
 }
 
 /// For how long etcd keeps what a killed process held, in seconds.
 const LEASE: i64 = 10;
+
+/// How old the etcd lease of a ticket gets before it is renewed.
+const RENEWAL: Duration = Duration::from_secs(LEASE.unsigned_abs() / 3);
 
 /// The value of our keys in a queue. Those of host-etcd are empty, and no program reads them.
 const OURS: &str = "ipam-delegated";
@@ -128,6 +135,7 @@ impl LockTicket {
     /// Takes the lock if it is free, else a place in its queue, as the plugin does.
     /// `None` if that failed this time.
     pub(super) fn draw(client: &mut EtcdClient, lock: &PluginLock) -> Option<Self> {
+        let renewed = Instant::now();
         let lease = client.grant(LEASE).map_err(log_refusal).ok()?;
         let (key, value) = match lock {
             PluginLock::Key(key) => (key.clone(), lease.to_string()),
@@ -136,7 +144,7 @@ impl LockTicket {
         let absent = Compare::create_revision(key.as_str(), CompareOp::Equal, 0);
         let put = TxnOp::put(key.as_str(), value, Some(PutOptions::new().with_lease(lease)));
         let answer = client.write(&Txn::new().when([absent]).and_then([put]));
-        let mut ticket = Self { lease, key, since: 0 };
+        let mut ticket = Self { lease, key, since: 0, renewed };
         match answer.map_err(log_refusal) {
             Ok(Some(EtcdAnswer { response, revision, .. })) if response.succeeded() => {
                 ticket.since = revision;
@@ -147,6 +155,18 @@ impl LockTicket {
                 ticket.end(client);
                 None
             }
+        }
+    }
+
+    /// Keeps the lock, or its place in the queue, while the call waits.
+    pub(super) fn keep(&mut self, client: &mut EtcdClient) {
+        let now = Instant::now();
+        if now.duration_since(self.renewed) < RENEWAL {
+            return;
+        }
+        match client.renew(self.lease) {
+            Ok(()) => self.renewed = now,
+            Err(error) => debug!("cannot keep {}: {error}", self.key),
         }
     }
 

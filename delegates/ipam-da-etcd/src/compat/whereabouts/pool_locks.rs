@@ -79,6 +79,7 @@ impl PoolQueues {
         subnets: &[IpNet],
         found: &[KeyValue],
     ) -> Result<bool> {
+        self.queues.values_mut().for_each(|queue| queue.keep_place(client));
         for subnet in subnets {
             let mutex = keys.mutex(*subnet);
             let queue = match mutex.is_held(found, self.ticket(*subnet)) {
