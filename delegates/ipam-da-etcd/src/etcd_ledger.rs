@@ -16,6 +16,12 @@ pub(crate) trait EtcdLedger: Debug {
     /// of it.
     fn claims_in_cursor_order(&self) -> bool;
 
+    /// Returns how many leases one transaction releases, which may have 128 operations with those
+    /// inside it. The first one of several deletes the owner's key.
+    fn drops_at_once(&self) -> usize {
+        60
+    }
+
     fn view(
         &mut self,
         query: &ViewQuery<'_>,

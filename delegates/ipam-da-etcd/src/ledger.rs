@@ -34,10 +34,6 @@ const BRANCHES: usize = 16;
 /// second try, and each branch more costs every ADD.
 const CANDIDATES: usize = 8;
 
-/// How many leases go in one transaction, which may have 128 operations, with those inside it. Only
-/// a replaced plugin gives a container more.
-const DROPS: usize = 60;
-
 impl Ledger for Etcd {
     type Config = EtcdConfig;
     type Token = EtcdViewToken;
@@ -76,8 +72,9 @@ impl Ledger for Etcd {
         if !token.guard.is_all_of(change) {
             return Ok(Commit::Lost { taken: Vec::new(), view: None });
         }
+        let most = self.0.drops_at_once();
         let without_key = |token: EtcdViewToken| token.with(OwnerGuard::default());
-        commit_in_parts(change, DROPS, token, without_key, |token, part| {
+        commit_in_parts(change, most, token, without_key, |token, part| {
             self.0.commit(owner, token, part)
         })
     }

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 
 use super::WhereaboutsLedger;
 use super::found_owners::{FoundOwners, read_owners_of};
-use super::owner_lines::{BareLines, is_bare, leases_of, pools_of_index};
+use super::owner_lines::{BARE, BareLines, is_bare, leases_of, pools_of_index};
 use super::pool_txn::{PoolTxn, write_owner};
 use super::pools::{pool_of, pools_of};
 use super::scan::entry_of_line;
@@ -184,7 +184,9 @@ fn change_txn<'a>(
 ) -> PoolTxn<'a> {
     let session = &ledger.session;
     let own = session.keys.owner(owner);
-    let index = token.guard.next(owner, change, &planned.chosen);
+    let mut index = token.guard.next(owner, change, &planned.chosen);
+    // A line that stays unlisted can be released later: no key may list it then.
+    index.leases.retain(|item| item.since != Some(BARE));
     let (mut guards, mut writes) = planned.losers.guards_and_writes();
     let seen = token.guard.revision.unwrap_or_default();
     guards.push(Compare::mod_revision(&*own, CompareOp::Equal, seen));

@@ -26,7 +26,7 @@ use etcd_client::{KeyValue, Txn, TxnOp};
 use ipam_kit::allocate::ledger::{Change, Commit, Entry, View, ViewQuery};
 use ipam_kit::allocate::{Owner, requested_sets};
 use ipam_kit::cni::{IpamResult, Verb};
-use ipam_kit::{Request, Result};
+use ipam_kit::{Error, ErrorCode, Request, Result};
 use ipnet::IpNet;
 
 use self::pool_locks::PoolQueues;
@@ -42,6 +42,14 @@ use crate::pool_value::{PoolValue, SeenPool, SeenPools};
 use crate::session::EtcdSession;
 use crate::view_token::EtcdViewToken;
 
+/// From how many pools an ADD takes addresses at most, also when it queues in the mutex of each: its
+/// transaction may have 128 operations.
+const POOLS: usize = 41;
+
+/// How many leases one transaction releases at most, each from a pool of its own: the writes of a
+/// release are in an inner transaction, whose operations count beside the guards.
+const DROPS: usize = 30;
+
 /// A store that whereabouts uses, too.
 #[derive(Debug)]
 pub(crate) struct WhereaboutsLedger {
@@ -53,6 +61,8 @@ pub(crate) struct WhereaboutsLedger {
     node_turn: NodeTurn,
     /// The pools of this network; none when its ranges cannot be read.
     network_pools: BTreeSet<IpNet>,
+    /// From how many of them an ADD takes addresses.
+    claimed_pools: usize,
     /// The addresses of the attachment by the runtime, on a DEL; `None` if its result is malformed.
     runtime_result: Option<BTreeSet<IpAddr>>,
     verb: Verb,
@@ -71,7 +81,8 @@ impl WhereaboutsLedger {
         };
         let addresses =
             |result: IpamResult| result.ips.iter().map(|ip| ip.address.addr()).collect();
-        let network_pools = requested_sets(request).iter().flat_map(pools::pools_of).collect();
+        let sets = requested_sets(request);
+        let network_pools: BTreeSet<IpNet> = sets.iter().flat_map(pools::pools_of).collect();
         Ok(Self {
             session,
             keys: ValueKeys::new(&store.prefix),
@@ -79,6 +90,7 @@ impl WhereaboutsLedger {
             hints: OwnerHints::open(&state, &store.result_cache),
             locks: PoolQueues::default(),
             node_turn: NodeTurn::new(&state, request.deadline),
+            claimed_pools: sets.len().min(network_pools.len()),
             network_pools,
             runtime_result: runtime_result.map(addresses),
             verb: request.verb,
@@ -103,6 +115,18 @@ impl WhereaboutsLedger {
         }
         let pools = self.keys.take(subnets, &mut found)?;
         Ok((found, pools))
+    }
+
+    /// Fails if there are more pools than an ADD can take addresses from.
+    fn refuse_too_many_pools(&self) -> Result<()> {
+        if self.claimed_pools <= POOLS {
+            return Ok(());
+        }
+        let message = format!(
+            "{} pools: expected at most {POOLS} in the layout whereabouts, one for each address",
+            self.claimed_pools
+        );
+        Err(Error::new(ErrorCode::INVALID_CONFIG, message).advise("remove some of the ranges"))
     }
 
     /// Shows every key below the prefix.
@@ -155,7 +179,15 @@ impl EtcdLedger for WhereaboutsLedger {
         true
     }
 
+    /// Without the owner's key, a line names its container alone: `commit` splits a release.
+    fn drops_at_once(&self) -> usize {
+        usize::MAX
+    }
+
     fn view(&mut self, query: &ViewQuery<'_>, _: EtcdViewToken) -> Result<View<EtcdViewToken>> {
+        if self.verb == Verb::Add {
+            self.refuse_too_many_pools()?;
+        }
         view::view(self, query)
     }
 
@@ -165,7 +197,18 @@ impl EtcdLedger for WhereaboutsLedger {
         token: &EtcdViewToken,
         change: &Change<'_>,
     ) -> Result<Commit<EtcdViewToken>> {
-        commit::commit(self, owner, token, change)
+        let only_drops = change.keep.is_empty() && change.claim.is_empty();
+        if !only_drops || change.drop.len() <= DROPS {
+            return commit::commit(self, owner, token, change);
+        }
+        let (first, rest) = change.drop.split_at(DROPS);
+        let leave = change.leave.iter().chain(rest).cloned().collect();
+        let part = Change { drop: first.to_vec(), leave, ..Change::default() };
+        Ok(match commit::commit(self, owner, token, &part)? {
+            Commit::Unknown => Commit::Unknown,
+            // The next view shows the rest.
+            _ => Commit::Outdated,
+        })
     }
 
     fn remove(&mut self, entries: &[Entry]) -> Result<Vec<Entry>> {
@@ -177,6 +220,7 @@ impl EtcdLedger for WhereaboutsLedger {
     }
 
     fn ready(&mut self) -> Result<()> {
+        self.refuse_too_many_pools()?;
         self.session.ready()?;
         let subnets = self.network_pools.clone();
         self.read_each(&subnets, |_, _| ())

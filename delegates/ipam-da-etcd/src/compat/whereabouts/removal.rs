@@ -16,8 +16,9 @@ use super::pools::pool_of;
 use crate::page::flatten;
 use crate::pool_value::changed_values;
 
-/// How many entries go in one transaction, which may have 128 operations.
-const BATCH: usize = 30;
+/// How many entries go in one transaction, which may have 128 operations: each entry may be of
+/// another container and another pool.
+const BATCH: usize = 18;
 
 /// Removes entries that a scan showed, each only while it is still the very one. Answers those that
 /// were removed.
