@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use etcd_client::{GetOptions, KeyValue, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
 use ipam_kit::cni::Verb;
 use ipam_kit::{Request, Result};
 
@@ -88,27 +88,48 @@ impl EtcdSession {
     /// # Errors
     /// The store does not answer, or refuses it.
     pub(crate) fn read_latest_claim(&mut self) -> Result<(EtcdAnswer, Option<i64>)> {
-        let reads = match self.indexed {
+        let answer = self.client.read(&Txn::new().and_then(self.reads_of_latest_claim()))?;
+        let latest = self.latest_claim_in(&answer);
+        Ok((answer, latest))
+    }
+
+    fn reads_of_latest_claim(&self) -> Vec<TxnOp> {
+        match self.indexed {
             true => vec![
                 TxnOp::get(self.keys.latest(), None),
                 TxnOp::get(self.keys.owners(), Some(any_key())),
             ],
             false => vec![TxnOp::get(self.keys.leases(), Some(any_key()))],
-        };
-        let answer = self.client.read(&Txn::new().and_then(reads))?;
-        let latest = self.indexed.then(|| {
-            let found = found_by_key(&answer.response);
-            found.get(self.keys.latest().as_bytes()).map_or(0, KeyValue::mod_revision)
-        });
-        Ok((answer, latest))
+        }
     }
 
-    /// Fails where an ADD would.
+    fn latest_claim_in(&self, answer: &EtcdAnswer) -> Option<i64> {
+        self.indexed.then(|| {
+            let found = found_by_key(&answer.response);
+            found.get(self.keys.latest().as_bytes()).map_or(0, KeyValue::mod_revision)
+        })
+    }
+
+    /// Fails where an ADD would, which reads and writes some keys beside our own. Writes nothing:
+    /// etcd checks space and rights for both branches of a transaction, and the guard of the one
+    /// that writes never holds.
     ///
     /// # Errors
     /// The store does not answer, refuses it, or is not the known one.
-    pub(crate) fn ready(&mut self) -> Result<()> {
-        let (answer, latest) = self.read_latest_claim()?;
+    pub(crate) fn ready(&mut self, reads: Vec<TxnOp>, written: Vec<String>) -> Result<()> {
+        let never = match self.indexed {
+            true => self.keys.latest(),
+            false => self.keys.leases(),
+        };
+        let never = Compare::mod_revision(never, CompareOp::Less, 0);
+        let ours = [self.keys.latest(), self.keys.owners()].map(str::to_owned);
+        let ours = ours.into_iter().filter(|_| self.indexed);
+        let writes: Vec<TxnOp> =
+            written.into_iter().chain(ours).map(|key| TxnOp::put(key, "", None)).collect();
+        let reads: Vec<TxnOp> = self.reads_of_latest_claim().into_iter().chain(reads).collect();
+        let txn = Txn::new().when([never]).and_then(writes).or_else(reads);
+        let answer = self.client.read(&txn)?;
+        let latest = self.latest_claim_in(&answer);
         self.check_answer(&answer)?;
         if let Some(latest) = latest {
             self.memory.check_latest_claim(latest)?;

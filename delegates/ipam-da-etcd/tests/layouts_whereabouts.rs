@@ -221,6 +221,41 @@ fn a_role_for_the_keys_of_pools_alone_is_refused_and_nothing_is_written() {
 }
 
 #[test]
+fn status_fails_without_a_right_that_every_add_needs_and_writes_nothing() {
+    let etcd = Etcd::builder().auth("few", "pa55word", "/nothing/").start();
+    let node = node(&etcd).with("username", "few").with("password", "pa55word");
+    let grant = |what: &str, prefix: &str, key: &str| {
+        etcd.etcdctl(&["role", "grant-permission", prefix, "below-the-prefix", what, key]);
+    };
+    let [all, one] = ["--prefix=true", "--prefix=false"];
+    let refused = || {
+        for (verb, code) in [("STATUS", 50), ("ADD", 103)] {
+            let (found, text) = node.call(verb, if verb == "ADD" { "c1" } else { "" }).failure();
+            assert_eq!(found, code, "{text}");
+            assert!(text.contains("permission denied"), "{text}");
+        }
+        assert_eq!(etcd.keys("/"), [""; 0]);
+    };
+    refused();
+    for (what, prefix, key) in [
+        ("read", all, "/"),
+        ("readwrite", one, POOL),
+        ("readwrite", all, OWNERS),
+        ("readwrite", one, "/whereabouts/ipam-delegated/latest/net"),
+    ] {
+        grant(what, prefix, key);
+        refused();
+    }
+    grant("readwrite", one, "/whereabouts/ipam-delegated/written/net");
+    let revision = etcd.revision();
+    node.call("STATUS", "").success();
+    assert_eq!((etcd.keys("/"), etcd.revision()), (vec![], revision));
+    node.add("c1");
+    node.call("STATUS", "").success();
+    assert_pool(&etcd, "10.1.0.2 c1");
+}
+
+#[test]
 fn gc_and_release_remove_lines_of_their_owners_alone() {
     let etcd = Etcd::start();
     let node = node(&etcd);

@@ -15,7 +15,7 @@ use ipam_testkit::node::{VERBS, at_once, within};
 use ipam_testkit::pages::Page;
 use serde_json::{Value, json};
 
-use common::layouts::whereabouts_node;
+use common::layouts::{BOTH, whereabouts_node};
 use common::relay::Relay;
 use common::store::{books, everything};
 use common::{Node, secured, tls};
@@ -254,7 +254,11 @@ fn users_without_rights_are_told_what_is_missing() {
         strict(&etcd).with("username", name).with("passwordFile", password)
     };
     let url = etcd.url();
-    assert_refused(&node, [103, 50], &[&url, "user name is empty", "username and passwordFile"]);
+    assert_refused(
+        &node,
+        [103, 50],
+        &[&url, "user name is empty", "username and passwordFile"],
+    );
     let failed = [url.as_str(), "authentication failed", "check username"];
     assert_refused(&user("ipam", &wrong), [103, 50], &failed);
     assert_refused(&user("nobody", &good), [103, 50], &failed);
@@ -269,6 +273,13 @@ fn users_without_rights_are_told_what_is_missing() {
     assert_eq!(everything(&etcd), before);
     user("ipam", &good).add("c1");
     assert_eq!(books(&etcd).len(), 1);
+}
+
+#[track_caller]
+fn assert_full(node: &Node) {
+    let (code, text) = within(BOUND, || node.call("STATUS", "")).failure();
+    assert_eq!(code, 50, "{text}");
+    assert!(text.contains("NOSPACE"), "{text}");
 }
 
 #[test]
@@ -286,6 +297,8 @@ fn a_full_store_refuses_add_and_takes_del() {
         }
         assert_eq!(books(&etcd), before);
     }
+    assert_full(&node);
+    BOTH.iter().for_each(|old| assert_full(&old.node(&etcd)));
     node.check("c1", &held[0]).success();
     // What stays to the owner stands in its way no more than what goes.
     let text = node.told(&["release", "10.1.0.2", "--yes"]);
@@ -315,6 +328,7 @@ fn a_full_store_takes_del_in_the_layout_of_whereabouts() {
         assert_eq!(code, 103, "{text}");
         assert!(text.contains("NOSPACE"), "{text}");
     }
+    assert_full(&node);
     assert_eq!(etcd.get("/whereabouts/10.1.0.0/24").unwrap(), value);
     node.del_known("c1", &result).success();
     node.del("c2");

@@ -139,7 +139,12 @@ impl EtcdLedger for CompatLedger {
     }
 
     fn ready(&mut self) -> Result<()> {
-        self.retry_without_index(|ledger| ledger.session.ready())?;
+        self.retry_without_index(|ledger| {
+            let CompatLedger { session, keys, .. } = ledger;
+            let ranges = keys.ranges().map(str::to_owned);
+            let written = [session.keys.leases().to_owned(), keys.cursor(0)].into_iter();
+            session.ready(keys.lock().read(None), written.chain(ranges).collect())
+        })?;
         if self.keys.overwrites {
             scan::warn_of_overwriting(self);
         }

@@ -108,7 +108,8 @@ impl EtcdLedger for NativeLedger {
     }
 
     fn ready(&mut self) -> Result<()> {
-        self.0.ready()
+        let written = vec![self.0.keys.leases().to_owned()];
+        self.0.ready(Vec::new(), written)
     }
 
     fn accept(&mut self) -> Result<()> {

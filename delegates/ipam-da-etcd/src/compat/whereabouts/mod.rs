@@ -221,8 +221,11 @@ impl EtcdLedger for WhereaboutsLedger {
 
     fn ready(&mut self) -> Result<()> {
         self.refuse_too_many_pools()?;
-        self.session.ready()?;
         let subnets = self.network_pools.clone();
+        let claimed: Vec<IpNet> = subnets.iter().copied().take(READS).collect();
+        let pools = claimed.iter().map(|subnet| self.keys.pool(*subnet));
+        let written = pools.chain([self.written.key().to_owned()]).collect();
+        self.session.ready(self.locks.reads(&self.keys, &claimed), written)?;
         self.read_each(&subnets, |_, _| ())
     }
 

@@ -54,6 +54,11 @@ impl WrittenValues {
         }
     }
 
+    /// Returns the key of the mark.
+    pub(super) fn key(&self) -> &str {
+        &self.key
+    }
+
     /// Returns pools as this node wrote them last, with the mark of that change; `None` if it does
     /// not know all of them.
     pub(super) fn read(&mut self, subnets: &BTreeSet<IpNet>) -> Option<(SeenPools, ChangeMark)> {
