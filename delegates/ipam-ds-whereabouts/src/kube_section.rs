@@ -68,10 +68,13 @@ impl KubePatch {
 }
 
 fn without_login() -> Error {
-    let message = "missing: neither the network configuration nor a flat file names a kubeconfig";
+    let message = "missing, and so is etcd_host: neither the network configuration nor a flat file \
+                   names a store";
     let [_, file] = FLAT_FILES;
-    Error::config("ipam.kubernetes.kubeconfig", message)
-        .advise(format!("set it, or \"kubernetes\": {{\"kubeconfig\": …}} in {file}"))
+    Error::config("ipam.kubernetes.kubeconfig", message).advise(format!(
+        "set it, or \"kubernetes\": {{\"kubeconfig\": …}} in {file}; \
+         if the leases are in etcd, set etcd_host in one of both"
+    ))
 }
 
 /// The allocator would name its own key, which the author of the network has not written. The host
@@ -152,8 +155,11 @@ mod tests {
         assert_eq!((&answer["ipam"], &answer["pools"]), (&section, &json!([])));
         for verb in ["ADD", "DEL"] {
             let call = Call::bare(json!({"range": "10.0.0.0/24"})).verb(verb);
-            let details = call.err(7, "ipam.kubernetes.kubeconfig: missing: ");
+            let details = call.err(7, "ipam.kubernetes.kubeconfig: missing, and so is etcd_host");
             assert!(details.contains("/etc/cni/net.d/whereabouts.d/whereabouts.conf"), "{details}");
+            let empty = json!({"range": "10.0.0.0/24", "datastore": "etcd", "etcd_host": ""});
+            let details = Call::bare(empty).verb(verb).err(7, "ipam.kubernetes.kubeconfig: ");
+            assert!(details.contains("in etcd, set etcd_host"), "{details}");
         }
     }
 
