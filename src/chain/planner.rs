@@ -41,7 +41,8 @@ impl Planner<'_> {
     pub(crate) fn plan(&self, ipam: &Map<String, Value>) -> Result<Plan> {
         let timeout = match ipam.get("timeout") {
             None | Some(Value::Null) => Deadline::DEFAULT,
-            Some(value) => parse_timeout(value, "ipam.timeout")?,
+            // The chain calculates with parts of it.
+            Some(value) => parse_timeout(value, "ipam.timeout")?.min(Deadline::LONGEST),
         };
         let mut steps = match self.preset {
             Some(preset) => self.plan_preset(preset, &DelegateEntry::default(), ipam)?,

@@ -89,6 +89,14 @@ fn object_form_carries_overrides() {
 }
 
 #[test]
+fn a_timeout_beyond_the_longest_deadline_leaves_time_for_the_delegates() {
+    let plan =
+        Bin::with(&["a"]).plan(json!({"timeout": "99999999h", "delegates": ["a"]}), None).unwrap();
+    let left = Deadline::after(plan.timeout).left();
+    assert!(left > plan.timeout / 2, "{left:?} of {:?}", plan.timeout);
+}
+
+#[test]
 fn a_preset_is_replaced_by_the_delegates_of_its_chain() {
     let bin = Bin::with(&["sel", "alloc", "a"]);
     bin.link_own("old");

@@ -11,10 +11,12 @@ impl Deadline {
     /// The time a chain has when nothing else is set.
     pub const DEFAULT: Duration = Duration::from_secs(60);
 
+    /// A century, on which no clock overflows: a longer time counts as this one.
+    pub const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
     /// A deadline that long from now.
     pub fn after(time: Duration) -> Self {
-        // A century is no limit, and no clock overflows on it.
-        Self(Instant::now() + time.min(Duration::from_secs(100 * 365 * 24 * 3600)))
+        Self(Instant::now() + time.min(Self::LONGEST))
     }
 
     /// The time that is left, zero after the deadline.
