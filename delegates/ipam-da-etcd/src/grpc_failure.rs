@@ -42,7 +42,9 @@ impl From<GrpcFailure> for RequestError {
     fn from(failure: GrpcFailure) -> Self {
         match failure {
             GrpcFailure::StaleToken => Self::refused(
-                refused("the server requires a login").advise("set username and passwordFile"),
+                refused("the server requires a login").advise(
+                    "set username and passwordFile (etcd_username and etcd_password of whereabouts)",
+                ),
             ),
             GrpcFailure::Denied(error) => Self::refused(error),
             GrpcFailure::RequestError(failure) => failure,
@@ -80,15 +82,13 @@ impl GrpcFailure {
                 return Self::StaleToken;
             }
             Code::PermissionDenied => {
-                return Self::Denied(refused(message).advise(
-                    "grant the user's role readwrite on the prefix: etcdctl role grant-permission ROLE --prefix=true readwrite PREFIX/",
-                ));
+                return Self::Denied(refused(message));
             }
             Code::InvalidArgument if reason.starts_with("user name is empty") => {
-                "the store requires a login: set certFile and keyFile of a certificate whose common name is an etcd user, or username and passwordFile"
+                "the store requires a login: set certFile and keyFile of a certificate whose common name is an etcd user, or username and passwordFile (of whereabouts: etcd_cert_file and etcd_key_file, or etcd_username and etcd_password)"
             }
             Code::InvalidArgument if reason.starts_with("authentication failed") => {
-                "check username and the content of passwordFile"
+                "check username and the content of passwordFile (etcd_username and etcd_password of whereabouts)"
             }
             Code::ResourceExhausted if reason.contains("space exceeded") => {
                 "the store has raised the alarm NOSPACE: compact and defragment it, or raise its quota, then run etcdctl alarm disarm; DEL works meanwhile"

@@ -29,6 +29,8 @@ pub(crate) struct EtcdAnswer {
 /// The event loop, and the connection of the server that answered last.
 pub(crate) struct Grpc {
     endpoints: Vec<Endpoint>,
+    /// The beginning of every key, without a slash at its end.
+    prefix: String,
     tls: Option<ClientTlsConfig>,
     credentials: Option<EtcdCredentials>,
     events: Events,
@@ -44,6 +46,7 @@ impl Grpc {
     pub(crate) fn new(store: &EtcdStore, credentials: Option<EtcdCredentials>) -> Result<Self> {
         Ok(Self {
             endpoints: store.endpoints.clone(),
+            prefix: store.prefix.clone(),
             tls: tls::settings(store)?,
             credentials,
             events: Events::new()?,
@@ -128,7 +131,14 @@ impl Transport<TxnMaker<'_>> for Grpc {
             None => return Err(RequestError::not_done(words::no_answer_within(patience))),
         };
         self.denied = matches!(failure, GrpcFailure::Denied(_));
-        let error = RequestError::from(failure);
+        let error = RequestError::from(match failure {
+            GrpcFailure::Denied(error) => GrpcFailure::Denied(error.advise(format!(
+                "grant the user's role readwrite on the prefix: \
+                 etcdctl role grant-permission ROLE --prefix=true readwrite {}/",
+                self.prefix
+            ))),
+            failure => failure,
+        });
         Err(if is_first_over_tls { error.map_reason(with_advice_about_a_cut) } else { error })
     }
 

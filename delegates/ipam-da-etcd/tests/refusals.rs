@@ -257,9 +257,9 @@ fn users_without_rights_are_told_what_is_missing() {
     assert_refused(
         &node,
         [103, 50],
-        &[&url, "user name is empty", "username and passwordFile"],
+        &[&url, "user name is empty", "username and passwordFile", "etcd_password"],
     );
-    let failed = [url.as_str(), "authentication failed", "check username"];
+    let failed = [url.as_str(), "authentication failed", "check username", "etcd_username"];
     assert_refused(&user("ipam", &wrong), [103, 50], &failed);
     assert_refused(&user("nobody", &good), [103, 50], &failed);
     let words = format!("ipam.etcd.passwordFile: {empty} is empty: expected the password");
@@ -267,7 +267,7 @@ fn users_without_rights_are_told_what_is_missing() {
     let words = format!("ipam.etcd.passwordFile: {missing} cannot be read");
     assert_refused(&user("ipam", &missing), [7, 50], &[&words]);
     let elsewhere = user("ipam", &good).with("prefix", "/elsewhere");
-    let denied = [url.as_str(), "permission denied", "etcdctl role grant-permission"];
+    let denied = [url.as_str(), "permission denied", "ROLE --prefix=true readwrite /elsewhere/"];
     assert_refused(&elsewhere, [103, 50], &denied);
     assert_refused(&strict(&etcd).with("username", "ipam"), [7, 7], &["ipam.etcd.passwordFile"]);
     assert_eq!(everything(&etcd), before);
