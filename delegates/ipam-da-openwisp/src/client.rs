@@ -41,7 +41,7 @@ const ANSWER: u64 = 64 * 1024;
 const LIST: u64 = 1024 * 1024 * 1024;
 
 /// Parses a long body, given the head of its answer.
-type Take<'a, T> = &'a mut dyn FnMut(&HttpAnswer, &mut dyn Read) -> io::Result<Result<T>>;
+type AnswerReader<'a, T> = &'a mut dyn FnMut(&HttpAnswer, &mut dyn Read) -> io::Result<Result<T>>;
 
 impl ApiClient {
     /// # Errors
@@ -127,7 +127,7 @@ impl ApiClient {
     ///
     /// # Errors
     /// As [`Client::read_with`], and those of `take`.
-    pub(crate) fn read_with<T>(&mut self, ask: Ask<'_>, take: Take<'_, T>) -> Result<T> {
+    pub(crate) fn read_with<T>(&mut self, ask: Ask<'_>, take: AnswerReader<'_, T>) -> Result<T> {
         let path = path_of(ask);
         let taken = self.send(&mut |client, is_last| {
             let ok = statuses(ask.ok, is_last);

@@ -1,5 +1,5 @@
-use std::cell::Cell;
 use std::io::{self, Read};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ipam_kit::error::{Error, ErrorCode, Result};
@@ -50,7 +50,7 @@ pub(super) struct Http {
     agent: Agent,
     wire: WireState,
     /// Whether a server has answered 429.
-    is_limited: Cell<bool>,
+    is_limited: AtomicBool,
 }
 
 /// A request with all its headers, and the reader of its answer.
@@ -79,7 +79,7 @@ impl Http {
         }
         let secured = servers.iter().any(Server::is_secured);
         let tls = secured.then(|| trust.settings()).transpose()?;
-        let (wire, is_limited) = (WireState::default(), Cell::new(false));
+        let (wire, is_limited) = (WireState::default(), AtomicBool::new(false));
         let agent = dial::agent(tls, wire.clone());
         Ok(Self {
             service,
@@ -114,7 +114,7 @@ impl Http {
     }
 
     pub(super) fn is_limited(&self) -> bool {
-        self.is_limited.get()
+        self.is_limited.load(Ordering::Relaxed)
     }
 
     pub(super) fn server(&self, index: usize) -> &Server {
@@ -166,7 +166,7 @@ impl Http {
             None => broken(&error),
         })?;
         let status = response.status().as_u16();
-        self.is_limited.set(self.is_limited.get() || status == 429);
+        self.is_limited.fetch_or(status == 429, Ordering::Relaxed);
         debug!("{server}: {} {}: {status} in {:.1?}", ask.method, ask.path, began.elapsed());
         if !ask.ok_statuses.contains(&status) {
             return Err(self.refusal(ask, response));
