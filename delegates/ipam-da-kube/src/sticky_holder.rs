@@ -9,6 +9,7 @@ use ipam_kit::{Error, ErrorCode, Result};
 use ipam_kube::{STATIC_POD_UID, is_object_name};
 use serde::Deserialize;
 
+use crate::pod::Pod;
 use crate::session::LeaseSession;
 use crate::stamp::OwnerStamp;
 use crate::sticky_lease::{StickyHolder, StickyId, StickySpec, WantedSticky};
@@ -67,6 +68,17 @@ struct Taint {
     key: String,
 }
 
+/// The state of a pod, as the objects of the API server tell it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PodLife {
+    /// It may run.
+    Alive,
+    /// It has ended, or its node is off.
+    Ended,
+    /// It is deleted, or its objects are in another cluster.
+    Missing,
+}
+
 /// The taint, or label, of a node that an operator declares to be off.
 pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
@@ -78,8 +90,8 @@ impl LeaseSession {
     /// Fails while the holder of a sticky name may have its address in use.
     ///
     /// # Errors
-    /// Code 11: the holder is alive. Pod or node cannot be read, which says nothing about it. Code 7:
-    /// another interface of the owner's pod has the name.
+    /// Code 11: the holder is alive. Pod or node cannot be read, or the server is not that of the
+    /// pods, which says nothing about it. Code 7: another interface of the owner's pod has the name.
     pub(crate) fn refuse_live_holder(
         &mut self,
         owner: &Owner,
@@ -112,8 +124,11 @@ impl LeaseSession {
             // The holder was an earlier pod of this name, on another node.
             return Ok(());
         }
-        if !is_alive(&holder.pod_uid, pod.as_ref(), |name| self.store.read_node(name))? {
-            return Ok(());
+        match pod_life(&holder.pod_uid, pod.as_ref(), |name| self.store.read_node(name))? {
+            PodLife::Ended => return Ok(()),
+            PodLife::Missing if self.has_own_pod(&holder.pod, pod.as_ref())? => return Ok(()),
+            PodLife::Missing => return Err(self.other_cluster_of_pods(spec, holder)),
+            PodLife::Alive => {}
         }
         let mut advice = "the address moves on when that pod has ended or is deleted".to_owned();
         let node = pod.as_ref().map(|pod| &pod.spec.node_name);
@@ -127,7 +142,7 @@ impl LeaseSession {
     }
 
     /// Returns whether an entry without an object may be in use: the pod that its reservation names
-    /// is alive, and is not the owner's.
+    /// is not the owner's, and is alive or of another cluster.
     ///
     /// # Errors
     /// Pod or node cannot be read.
@@ -151,7 +166,36 @@ impl LeaseSession {
             return Ok(false);
         }
         let pod = self.read_pod(&podref)?;
-        is_alive(&stamp.pod_uid, pod.as_ref(), |name| self.store.read_node(name))
+        match pod_life(&stamp.pod_uid, pod.as_ref(), |name| self.store.read_node(name))? {
+            PodLife::Alive => Ok(true),
+            PodLife::Ended => Ok(false),
+            PodLife::Missing => Ok(!self.has_own_pod(&podref, pod.as_ref())?),
+        }
+    }
+
+    /// Returns whether the server has the pod of this call. Only then it has other pods, too, as long
+    /// as they exist. `shown` is the present pod of another name that was read.
+    fn has_own_pod(&mut self, podref: &str, shown: Option<&HolderPod>) -> Result<bool> {
+        let Pod { podref: own, uid } = self.pod.clone();
+        let is_own = |pod: &HolderPod| uid.is_empty() || pod.has_uid(&uid);
+        if own == podref {
+            return Ok(shown.is_some_and(is_own));
+        }
+        Ok(!own.is_empty() && self.read_pod(&own)?.as_ref().is_some_and(is_own))
+    }
+
+    fn other_cluster_of_pods(&self, spec: &StickySpec, holder: &StickyHolder) -> Error {
+        let own = match &*self.pod.podref {
+            "" => "a container without a pod".to_owned(),
+            podref => format!("the pod {podref}, which this API server does not have"),
+        };
+        let why = format!(
+            "this call is for {own}, so nothing shows whether the holder has ended: a sticky name \
+             needs its pods in the cluster of the leases"
+        );
+        held_by(spec, holder, &why)
+            .advise("let ipam.pod.kubeconfig and ipam.kube.kubeconfig name one cluster")
+            .advise("or release the address after its container has ended")
     }
 
     /// Reads the present pod of a name, which a person may have written.
@@ -173,28 +217,30 @@ fn held_by(spec: &StickySpec, holder: &StickyHolder, advice: &str) -> Error {
     Error::new(ErrorCode::TRY_AGAIN, message).advise(advice)
 }
 
-/// Returns whether a pod of this uid may still run. `pod` is the present pod of its name, whose node
-/// object is read if the pod says no more. A node that is NotReady changes nothing: it may run the
-/// pod.
+/// Returns what is known of a pod of this uid. `pod` is the present pod of its name, whose node object
+/// is read if the pod says no more. A node that is NotReady changes nothing: it may run the pod.
 ///
 /// A holder without a uid is known by the pod's name alone.
 ///
 /// # Errors
 /// Those of `read_node`.
-pub(crate) fn is_alive(
+pub(crate) fn pod_life(
     uid: &str,
     pod: Option<&HolderPod>,
     read_node: impl FnOnce(&str) -> Result<Option<HolderNode>>,
-) -> Result<bool> {
-    let pod = pod.filter(|pod| uid.is_empty() || pod.has_uid(uid));
-    let Some(pod) = pod.filter(|pod| !matches!(&*pod.status.phase, "Succeeded" | "Failed")) else {
-        return Ok(false);
+) -> Result<PodLife> {
+    let Some(pod) = pod.filter(|pod| uid.is_empty() || pod.has_uid(uid)) else {
+        return Ok(PodLife::Missing);
     };
-    match &*pod.spec.node_name {
-        // No node has such a pod yet, and nothing proves that it has ended.
-        "" => Ok(true),
-        name => Ok(read_node(name)?.is_some_and(|node| !node.is_out_of_service())),
+    if matches!(&*pod.status.phase, "Succeeded" | "Failed") {
+        return Ok(PodLife::Ended);
     }
+    let is_on_node = match &*pod.spec.node_name {
+        // No node has such a pod yet, and nothing proves that it has ended.
+        "" => true,
+        name => read_node(name)?.is_some_and(|node| !node.is_out_of_service()),
+    };
+    Ok(if is_on_node { PodLife::Alive } else { PodLife::Ended })
 }
 
 impl HolderPod {
@@ -223,6 +269,7 @@ impl HolderNode {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::PodLife::{Alive, Ended, Missing};
     use super::*;
 
     fn pod(uid: &str, phase: &str, node: &str) -> Value {
@@ -246,32 +293,32 @@ mod tests {
         mirror["metadata"]["annotations"] = json!({STATIC_POD_UID[1]: "u0"});
         let bare = json!({"metadata": {"uid": "u1"}});
         for (what, uid, pod, node, expected) in [
-            ("runs", "u1", &running, &ready, true),
-            ("pending", "u1", &pod("u1", "Pending", "n1"), &ready, true),
-            ("of no known phase", "u1", &pod("u1", "Unknown", "n1"), &ready, true),
-            ("terminates", "u1", &terminating, &ready, true),
-            ("terminates on a lost node", "u1", &terminating, &lost, true),
-            ("runs on a lost node", "u1", &running, &lost, true),
-            ("without node and phase", "u1", &bare, &gone, true),
-            ("known by name alone", "", &running, &ready, true),
-            ("static", "u0", &mirror, &ready, true),
-            ("has succeeded", "u1", &pod("u1", "Succeeded", "n1"), &ready, false),
-            ("has failed", "u1", &pod("u1", "Failed", "n1"), &ready, false),
-            ("deleted", "u1", &gone, &gone, false),
-            ("deleted, known by name alone", "", &gone, &gone, false),
-            ("static, replaced", "u9", &mirror, &ready, false),
-            ("replaced by one of its name", "u0", &running, &ready, false),
-            ("its node was deleted", "u1", &running, &gone, false),
-            ("its node is out of service by taint", "u1", &running, &tainted, false),
-            ("its node is out of service by label", "u1", &terminating, &labelled, false),
+            ("runs", "u1", &running, &ready, Alive),
+            ("pending", "u1", &pod("u1", "Pending", "n1"), &ready, Alive),
+            ("of no known phase", "u1", &pod("u1", "Unknown", "n1"), &ready, Alive),
+            ("terminates", "u1", &terminating, &ready, Alive),
+            ("terminates on a lost node", "u1", &terminating, &lost, Alive),
+            ("runs on a lost node", "u1", &running, &lost, Alive),
+            ("without node and phase", "u1", &bare, &gone, Alive),
+            ("known by name alone", "", &running, &ready, Alive),
+            ("static", "u0", &mirror, &ready, Alive),
+            ("has succeeded", "u1", &pod("u1", "Succeeded", "n1"), &ready, Ended),
+            ("has failed", "u1", &pod("u1", "Failed", "n1"), &ready, Ended),
+            ("deleted", "u1", &gone, &gone, Missing),
+            ("deleted, known by name alone", "", &gone, &gone, Missing),
+            ("static, replaced", "u9", &mirror, &ready, Missing),
+            ("replaced by one of its name", "u0", &running, &ready, Missing),
+            ("its node was deleted", "u1", &running, &gone, Ended),
+            ("its node is out of service by taint", "u1", &running, &tainted, Ended),
+            ("its node is out of service by label", "u1", &terminating, &labelled, Ended),
         ] {
             let pod: Option<HolderPod> = serde_json::from_value(pod.clone()).unwrap();
             let node: Option<HolderNode> = serde_json::from_value(node.clone()).unwrap();
-            assert_eq!(is_alive(uid, pod.as_ref(), |_| Ok(node)).unwrap(), expected, "{what}");
+            assert_eq!(pod_life(uid, pod.as_ref(), |_| Ok(node)).unwrap(), expected, "{what}");
         }
         // The node is not asked of a pod that has ended.
         let ended: HolderPod = serde_json::from_value(pod("u1", "Failed", "n1")).unwrap();
         let asked = |_: &str| -> Result<_> { panic!("of an ended pod") };
-        assert!(!is_alive("u1", Some(&ended), asked).unwrap());
+        assert_eq!(pod_life("u1", Some(&ended), asked).unwrap(), Ended);
     }
 }

@@ -182,6 +182,24 @@ fn a_pod_that_has_ended_ends_the_hold() {
 }
 
 #[test]
+fn a_holder_is_not_gone_where_the_pods_are_of_another_cluster() {
+    let desk = sticky_desk();
+    let [first, second] = ["node-1", "node-2"].map(|name| desk.sticky_node(name, "db", "0s"));
+    StickySandbox::of_pod(&desk, &first, "c1", "a", "uid-a").add();
+    // By its own name, and by that of the holder, as a StatefulSet of another cluster has it.
+    for (name, uid) in [("b", "uid-b"), ("a", "uid-c"), ("", "")] {
+        let other = StickySandbox::of_pod(&desk, &second, "c2", name, uid);
+        let text = other.refused(11);
+        assert!(text.contains("needs its pods in the cluster of the leases"), "{text}");
+        other.del();
+        assert_eq!(holder(&desk, "db"), "c1");
+    }
+    let uid = desk.create_pod("b", "n2");
+    let other = StickySandbox::of_pod(&desk, &second, "c2", "b", &uid);
+    assert_eq!(other.address(), "10.1.2.2");
+}
+
+#[test]
 fn the_next_sandbox_of_a_pod_takes_the_name_from_the_one_before() {
     let desk = desk_with(&["n1"]);
     let node = desk.sticky_node("node-1", "web-0", "1h");

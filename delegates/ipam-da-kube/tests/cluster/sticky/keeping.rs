@@ -274,7 +274,10 @@ fn what_is_left_of_an_object_that_a_person_deleted_is_removed_when_needed() {
     }
     assert_eq!(plain.call("ADD", "c4").failure().0, 100);
     desk.force_delete_pod("a");
-    assert_eq!(plain.address("c4"), "10.1.2.2");
+    // A container without a pod does not show that the pods are in this cluster.
+    assert_eq!(plain.call("ADD", "c4").failure().0, 100);
+    let uid = desk.create_pod("b", "");
+    assert_eq!(StickySandbox::of_pod(&desk, &plain, "c4", "b", &uid).address(), "10.1.2.2");
 }
 
 #[test]

@@ -303,7 +303,8 @@ fn missing(ask: &Ask, part: &str) -> Option<(u16, String)> {
 }
 
 fn pods_gone(_: &Client, ask: &mut Ask) -> Option<(u16, String)> {
-    missing(ask, "/pods/")
+    // The holder's. Where the pod of the call is missing, too, no pod counts as gone.
+    missing(ask, "/pods/b")
 }
 
 fn nodes_gone(_: &Client, ask: &mut Ask) -> Option<(u16, String)> {
