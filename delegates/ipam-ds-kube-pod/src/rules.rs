@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use ipam_kit::allocate::parse_keep;
 use ipam_kit::cni::parse_value;
-use ipam_kit::host::parse_duration_or_zero;
 use ipam_kit::keys::Key;
 use ipam_kit::{Error, Result};
 use serde::Deserialize;
@@ -128,12 +128,8 @@ impl KubePodConfig {
         let section: PodSection = parse_value(&section, "ipam.pod")?;
         let remarks = section.remarks();
         let (pod_chooses, namespace_chooses) = pool_from(section.pool_from)?;
-        if let Some(text) = &section.keep
-            && parse_duration_or_zero(text).is_none()
-        {
-            let message = format_args!("invalid duration {text:?}");
-            return Err(Error::config("ipam.pod.keep", message)
-                .advise(r#"expected for example "30m", "1h" or "0s""#));
+        if let Some(text) = &section.keep {
+            parse_keep("ipam.pod.keep", text)?;
         }
         Ok(Some(PodRules {
             sticky: sticky(section.sticky.as_deref(), section.name_scope.as_deref())?,
@@ -343,6 +339,7 @@ mod tests {
             (json!({"sticky": "yes"}), ".sticky: unknown value \"yes\": expected name, "),
             (json!({"nameScope": "pod"}), ".nameScope: unknown value \"pod\": expected namespace "),
             (json!({"keep": "a day"}), ".keep: invalid duration \"a day\""),
+            (json!({"keep": "99999999999h"}), ".keep: \"99999999999h\" is longer than 100 years"),
             (json!({"keep": 3600}), ".keep: expected a string, found a number"),
             (json!({"pools": "a"}), ".pools: expected an array, found a string"),
             (json!({"pools": [""]}), ".pools[0]: invalid name \"\""),

@@ -27,7 +27,7 @@ pub use cooldown::{cooldown, is_resting};
 pub use inspect::{Inspect, inspect};
 pub use lease::{Lease, Owner, Scope};
 pub use ledger::{Ledger, Profile};
-pub use pool_request::{PoolRequest, StickyName};
+pub use pool_request::{LONGEST_KEEP, PoolRequest, StickyName, parse_keep};
 pub use requested_pools::{RequestedPools, requested_pools, requested_sets};
 pub use role::{Allocate, known, scope};
 pub use search::{ClaimLimits, Strategy};

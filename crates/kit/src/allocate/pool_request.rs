@@ -182,14 +182,28 @@ impl PoolRequest {
     }
 }
 
+/// The longest time for which an address stays with a name after its holder: 100 years.
+pub const LONGEST_KEEP: Duration = Duration::from_secs(876_000 * 3600);
+
+/// Reads for how long an address stays with a name after its holder.
+///
+/// # Errors
+/// The text is not a duration, or one longer than [`LONGEST_KEEP`].
+pub fn parse_keep(path: &str, text: &str) -> Result<Duration> {
+    let Some(keep) = parse_duration_or_zero(text) else {
+        return Err(Error::config(path, format_args!("invalid duration {text:?}"))
+            .advise(r#"expected for example "30m", "1h" or "0s""#));
+    };
+    if keep > LONGEST_KEEP {
+        return Err(Error::config(path, format_args!("{text:?} is longer than 100 years"))
+            .advise(r#"expected at most "876000h""#));
+    }
+    Ok(keep)
+}
+
 /// The sticky name of a pool, with its time, which is read even where the pool has no name.
 fn sticky(path: &str, pool: &Pool) -> Result<Option<StickyName>> {
-    let read = |text: &String| {
-        parse_duration_or_zero(text).ok_or_else(|| {
-            Error::config(format_args!("{path}.keep"), format_args!("invalid duration {text:?}"))
-                .advise(r#"expected for example "30m", "1h" or "0s""#)
-        })
-    };
+    let read = |text: &String| parse_keep(&format!("{path}.keep"), text);
     let keep = pool.keep.as_ref().map(read).transpose()?.unwrap_or_default();
     Ok(pool.sticky.clone().map(|name| StickyName { name, keep }))
 }
@@ -218,6 +232,11 @@ mod tests {
                 json!([{"name": "a", "keep": "a day"}]),
                 7,
                 r#"prevResult.pools[0].keep: invalid duration "a day""#,
+            ),
+            (
+                json!([{"name": "a", "keep": "876001h"}]),
+                7,
+                r#"prevResult.pools[0].keep: "876001h" is longer than 100 years"#,
             ),
             (json!([{"ranges": [lan]}, {"ranges": [lan]}]), 7, "prevResult.pools[1]: "),
             (
@@ -268,6 +287,7 @@ mod tests {
             (json!({"name": "a", "sticky": "", "keep": "1h"}), None),
             (json!({"name": "a", "sticky": "web-0"}), Some(("web-0", 0))),
             (json!({"name": "a", "sticky": "web-0", "keep": "0s"}), Some(("web-0", 0))),
+            (json!({"name": "a", "sticky": "w", "keep": "876000h"}), Some(("w", 3_153_600_000))),
             (json!({"name": "a", "sticky": "n/web-0", "keep": "1h30m"}), Some(("n/web-0", 5400))),
         ] {
             let name = |(name, seconds): (&str, u64)| StickyName {
