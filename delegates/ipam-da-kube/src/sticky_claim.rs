@@ -302,7 +302,6 @@ fn in_use(choice: &ChosenAddress<'_>, how: &str) -> Error {
 
 /// Returns what an object says, if it is the one of a name and as this program writes it.
 pub(crate) fn sound<'l>(lease: &'l StickyLease, pool: &str, name: &str) -> Result<&'l StickySpec> {
-    let object = &lease.metadata.name;
     let fault = match (&lease.spec, lease.sound()) {
         (Ok(spec), _) if spec.name != name => {
             format!("spec.name is {:?}: expected {name:?}", spec.name)
@@ -313,10 +312,15 @@ pub(crate) fn sound<'l>(lease: &'l StickyLease, pool: &str, name: &str) -> Resul
         (_, Ok(spec)) => return Ok(spec),
         (_, Err(fault)) => fault,
     };
-    let message = format!("{STICKY_LEASES}.{STICKY_GROUP}/{object}: {fault}");
-    Err(Error::new(ErrorCode::BACKEND, message).advise(
+    Err(edited(lease, &fault))
+}
+
+/// The error of an object that a person has edited.
+pub(crate) fn edited(lease: &StickyLease, fault: &str) -> Error {
+    let message = format!("{STICKY_LEASES}.{STICKY_GROUP}/{}: {fault}", lease.metadata.name);
+    Error::new(ErrorCode::BACKEND, message).advise(
         "correct the object, or make sure that its address is not in use and delete the object",
-    ))
+    )
 }
 
 /// The labels by which the names of a node and of a container are listed. Those of the last holder

@@ -133,7 +133,7 @@ impl StickyLease {
     /// # Errors
     /// What a person has edited.
     pub(crate) fn sound(&self) -> Result<&StickySpec, String> {
-        let spec = self.spec.as_ref().map_err(|fault| format!("spec cannot be read: {fault}"))?;
+        let spec = self.readable()?;
         let StickySpec { name, pool, address, range, .. } = spec;
         if ObjectNames::sticky(pool, name) != self.metadata.name {
             return Err(format!("spec.name {name:?} of spec.pool {pool:?} has another object"));
@@ -145,6 +145,23 @@ impl StickyLease {
             return Err("metadata.deletionTimestamp is set".to_owned());
         }
         Ok(spec)
+    }
+
+    /// Returns the content, if it tells whether the address is in use.
+    ///
+    /// # Errors
+    /// What a person has edited.
+    pub(crate) fn readable(&self) -> Result<&StickySpec, String> {
+        let spec = self.spec.as_ref().map_err(|fault| format!("spec cannot be read: {fault}"))?;
+        match (&spec.holder, spec.kept_until) {
+            (None, None) => Err("spec has neither holder nor keptUntil".to_owned()),
+            _ => Ok(spec),
+        }
+    }
+
+    /// Returns whether the address is kept, and has no holder.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.readable().is_ok_and(|spec| spec.holder.is_none())
     }
 
     /// Returns whether the server has begun to delete the object, which finalizers keep.

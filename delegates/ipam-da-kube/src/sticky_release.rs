@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use ipam_kit::allocate::LONGEST_KEEP;
 use ipam_kit::allocate::removal::may_be_held;
 use ipam_kit::{Error, ErrorCode, Result};
 use ipam_kube::Moment;
@@ -33,7 +34,9 @@ impl LeaseSession {
             });
         }
         let mut patch = Patch::default();
-        patch.keep_sticky(seen, Moment::now().after(Duration::from_secs(seen.keep_seconds)));
+        // A person may have written any number, and no object has a year of five digits.
+        let keep = Duration::from_secs(seen.keep_seconds).min(LONGEST_KEEP);
+        patch.keep_sticky(seen, Moment::now().after(keep));
         self.sticky.remove(&seen.object);
         for _ in 0..TRIES {
             match self.store.patch_sticky(&seen.object, &patch)? {
@@ -44,8 +47,8 @@ impl LeaseSession {
             match self.store.read_sticky(&seen.object)? {
                 Some(present) if seen.is_state_of(&present) => {}
                 Some(present) if present.metadata.uid == seen.uid => {
-                    let is_held = present.spec.as_ref().is_ok_and(|spec| spec.holder.is_some());
-                    return Ok(if is_held { EndedHold::Changed } else { EndedHold::Kept });
+                    let is_kept = present.is_kept();
+                    return Ok(if is_kept { EndedHold::Kept } else { EndedHold::Changed });
                 }
                 _ => return Ok(EndedHold::Over),
             }

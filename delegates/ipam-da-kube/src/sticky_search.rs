@@ -14,8 +14,9 @@ use crate::owner_search::{OwnerSearch, Seen};
 use crate::pools_token::HeldLease;
 use crate::read_pool::ReadPool;
 use crate::stamp::OwnerStamp;
-use crate::sticky_claim::sticky_of_container;
-use crate::sticky_lease::{StickyId, StickyLease};
+use crate::sticky_claim::{edited, sticky_of_container};
+use crate::sticky_lease::{StickyId, StickyLease, StickyMark};
+use crate::sticky_view::moved_by_hand;
 
 impl OwnerSearch<'_> {
     /// Returns the objects of sticky names that the owner may have: for a claim those that it has
@@ -81,19 +82,30 @@ impl OwnerSearch<'_> {
     }
 
     /// Returns the lease of a sticky name that the owner holds.
+    ///
+    /// # Errors
+    /// A person has edited the object, so that it does not tell; the server does not answer, or refuses.
     pub(crate) fn own_sticky(
         &mut self,
         lease: &StickyLease,
         seen: Option<&Seen<'_>>,
     ) -> Result<Option<HeldLease>> {
+        if self.need == Need::Proof && self.may_be_own(lease) {
+            lease.readable().map_err(|fault| edited(lease, &fault))?;
+        }
         let Some((spec, holder)) = lease.held() else { return Ok(None) };
         let is_bare = self.session.verb == Verb::Del && self.known.is_empty();
         // A node that lost its state folder has another name now: the pod proves the container.
         let is_of_pod = !holder.pod.is_empty() && holder.pod == self.session.pod.podref;
         let is_here = holder.node == self.owner.scope.node || (is_bare && is_of_pod);
-        let is_elsewhere = seen.is_some_and(|seen| seen.address != spec.address);
-        if !holder.is_on_any_node(self.owner) || !is_here || is_elsewhere {
+        if !holder.is_on_any_node(self.owner) || !is_here {
             return Ok(None);
+        }
+        if let Some(seen) = seen.filter(|seen| seen.address != spec.address) {
+            return match self.need {
+                Need::Proof => Err(moved_by_hand(lease, spec.address, seen.address)),
+                Need::Claim => Ok(None),
+            };
         }
         let reservation = match self.reads_reservations() {
             true => self.session.read_reservation(spec.address)?,
@@ -111,6 +123,19 @@ impl OwnerSearch<'_> {
         let held = held.confirmed_by(stamp.as_ref());
         let lease = Lease { sticky: Some(spec.name.clone()), ..held.lease };
         Ok(Some(HeldLease { lease, in_pool: seen.is_some(), ..held }))
+    }
+
+    /// Returns whether record or note name this very object; without both it was found by the owner's
+    /// container. A claim that was killed knows no uid.
+    fn may_be_own(&self, lease: &StickyLease) -> bool {
+        let noted = self.note.iter().flat_map(|note| &note.leases);
+        let mut marks = self.known.iter().chain(noted).filter_map(LeaseMark::of);
+        let is_of = |mark: StickyMark| {
+            mark.object == lease.metadata.name
+                && (mark.uid.is_empty() || mark.uid == lease.metadata.uid)
+        };
+        (self.known.is_empty() && self.note.is_none())
+            || marks.any(|mark| mark.sticky.is_some_and(is_of))
     }
 
     /// Returns what is left of a sticky lease of the owner whose object is gone: a DEL was

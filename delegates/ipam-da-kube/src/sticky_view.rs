@@ -326,7 +326,7 @@ fn warn_of_edit(lease: &StickyLease, entered: Option<IpAddr>) -> bool {
     true
 }
 
-fn moved_by_hand(lease: &StickyLease, address: IpAddr, entered: IpAddr) -> Error {
+pub(crate) fn moved_by_hand(lease: &StickyLease, address: IpAddr, entered: IpAddr) -> Error {
     let message = format!("the StickyLease {}: {}", lease.metadata.name, moved(address, entered));
     Error::new(ipam_kit::ErrorCode::BACKEND, message)
         .advise("correct spec.address; to move the name, release the address instead")

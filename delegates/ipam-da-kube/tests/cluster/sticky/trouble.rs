@@ -195,6 +195,52 @@ fn an_object_that_a_person_has_edited_counts_as_taken_and_stays_as_it_is() {
 }
 
 #[test]
+fn a_del_fails_where_a_person_has_edited_the_object_so_that_it_does_not_tell_the_holder() {
+    for (change, part) in [
+        (json!({"range": "all"}), "spec cannot be read: "),
+        (json!({"address": "10.1.2.9"}), "spec.address is 10.1.2.9, but its entry"),
+        (json!({"holder": null}), "spec has neither holder nor keptUntil"),
+    ] {
+        for (keep, has_record) in [("0s", true), ("1h", true), ("0s", false)] {
+            let desk = sticky_desk();
+            let web = desk.sticky_node("node-1", "web", keep);
+            let uid = desk.create_pod("a", "n1");
+            let pod = StickySandbox::of_pod(&desk, &web, "c1", "a", &uid);
+            let known = given(&pod.add());
+            let path = desk.sticky_path("10.1.2.0-24.web");
+            let before = desk.client.get(&path).unwrap()["spec"].clone();
+            desk.client.patch(&path, &json!({"spec": change}));
+            let edited = desk.all();
+            let sent = if has_record { known.clone() } else { json!({}) };
+            let (code, text) = pod.call_with("DEL", &sent).failure();
+            assert!(code == 103 && text.contains(part), "{keep} {has_record}: {code} {text}");
+            // Nor does the next pod get the address, and its DEL has nothing to release.
+            let other = desk.create_pod("b", "n1");
+            let next = StickySandbox::of_pod(&desk, &web, "c2", "b", &other);
+            assert!(next.refused(103).contains(part));
+            assert_eq!(desk.all(), edited);
+            next.del();
+            // Corrected, it is released.
+            desk.client.patch(&path, &json!({"spec": before}));
+            pod.del_known(&pod.add());
+            assert_eq!(desk.held().is_empty(), keep == "0s");
+        }
+    }
+}
+
+#[test]
+fn a_del_keeps_an_address_for_100_years_where_a_person_has_written_more() {
+    let desk = sticky_desk();
+    let web = desk.sticky_node("node-1", "web", "1h");
+    web.add("c1");
+    let path = desk.sticky_path("10.1.2.0-24.web");
+    desk.client.patch(&path, &json!({"spec": {"keepSeconds": i64::MAX}}));
+    web.del("c1");
+    let until = desk.sticky("web").unwrap()["spec"]["keptUntil"].as_str().unwrap().to_owned();
+    assert!(until.starts_with("21"), "{until}");
+}
+
+#[test]
 fn a_full_pool_ends_no_name_whose_object_a_person_has_edited() {
     for change in [json!({"name": "db"}), json!({"address": "10.1.2.1"})] {
         let desk = sticky_desk();
