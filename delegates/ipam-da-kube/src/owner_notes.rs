@@ -60,6 +60,29 @@ impl OwnerNote {
         !self.unsure && noted.any(|noted| noted.address.addr() == lease.address.addr())
     }
 
+    /// Warns of the leases of an owner in another cluster than this one, in which no later call looks
+    /// for them. Returns whether there are any.
+    pub(crate) fn warn_of_leases_elsewhere(
+        &self,
+        cluster: &str,
+        container: &str,
+        ifname: &str,
+    ) -> bool {
+        let mut is_any = false;
+        for lease in &self.leases {
+            let Some(other) = lease.store.as_ref().filter(|its| *its != cluster) else { continue };
+            is_any = true;
+            let (verb, address) =
+                (if self.unsure { "may hold" } else { "holds" }, lease.address.addr());
+            warn!(
+                "{container}/{ifname} {verb} {address} in the cluster whose namespace kube-system has \
+                 the uid {other}: after the container has ended, release it there: ipam-da-kube release \
+                 {address} --config FILE --yes, where FILE names a kubeconfig of that cluster"
+            );
+        }
+        is_any
+    }
+
     /// Adds a lease, in place of an earlier state of it.
     fn add(&mut self, lease: Lease) {
         self.leases.retain(|noted| noted.address.addr() != lease.address.addr());
@@ -142,11 +165,10 @@ impl OwnerNotes {
         }
     }
 
-    /// Forgets the owners with a lease in another cluster, which a person leaves there.
+    /// Forgets the owners with a lease in another cluster, and warns of each: a person leaves it there.
     pub(crate) fn forget_other_clusters(&self, cluster: &str) {
-        let is_other = |lease: &Lease| lease.store.as_ref().is_some_and(|its| its != cluster);
         for (container, ifname, note) in read_notes(&self.folder, |_| true) {
-            if note.leases.iter().any(is_other) {
+            if note.warn_of_leases_elsewhere(cluster, &container, &ifname) {
                 self.forget(&container, &ifname);
             }
         }

@@ -54,6 +54,10 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
     }
     if is_claim {
         session.meet_cluster(pools.values())?;
+        if let (Some(cluster), Some(note)) = (&session.cluster, &note) {
+            let (container, ifname) = (query.owner.container.as_str(), query.owner.ifname.as_str());
+            note.warn_of_leases_elsewhere(cluster, container, ifname);
+        }
     }
     if pools.is_empty() && query.need == Need::Proof {
         pools = pools_of_owner(session, query.owner)?;

@@ -135,7 +135,11 @@ fn after_a_move_each_lease_is_released_in_its_own_cluster_alone() {
         let objects = There::OthersLeases.reach(&desk);
         let theirs = fs::read(desk.kubeconfig_path()).unwrap();
         // A person says that the node is of this cluster now.
-        node.told(&["accept"]);
+        let accepted = node.typed(&["accept"]);
+        assert_eq!(accepted.exit, Some(0), "{accepted:?}");
+        for left in ["c1/eth0 holds 10.1.2.2 in the cluster", "c0/eth0 holds 10.1.2.3 in the"] {
+            assert!(accepted.stderr.contains(left), "{accepted:?}");
+        }
         let later = ["c2", "c3"].map(|container| node.add(container));
         assert_eq!(addresses(&later[0]), ["10.1.2.3"]);
         assert_another(node.del_known("c1", &old));
