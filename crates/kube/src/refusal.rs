@@ -202,7 +202,10 @@ impl<'a> RequestContext<'a> {
             )),
             Some(user) => {
                 let (kind, rule) = (self.role(), self.rule());
-                error.advise(format!("give {user} {kind} with the rule {rule}"))
+                // It denies requests until it has read the rules.
+                error
+                    .advise("if the API server has just started, call again")
+                    .advise(format!("give {user} {kind} with the rule {rule}"))
             }
             // A quota, a plugin of admission, a namespace that is going: no right is missing.
             None => error,

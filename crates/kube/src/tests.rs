@@ -124,6 +124,7 @@ fn what_refuses_is_told_with_what_to_do_and_is_not_away() {
             forbidden("jane"),
             &[
                 "denied the request (403): nodes \"n\" is forbidden: User \"jane\" cannot get",
+                "; if the API server has just started, call again",
                 "; give jane a ClusterRole with the rule {\"apiGroups\": [\"\"], \"resources\": [\"nodes\"], \
                \"verbs\": [\"get\"], \"resourceNames\": [\"n\"]}",
             ],
