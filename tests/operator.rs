@@ -185,6 +185,28 @@ fn release_of_an_address_without_a_record_warns_as_well() {
 }
 
 #[test]
+fn a_lease_in_the_record_of_another_network_is_released_there_alone() {
+    let world = world();
+    let mut network = world.network(json!(["ipam-ds-x", "ipam-da-x"]));
+    network["name"] = "shares-the-pool".into();
+    world.call("ADD", "c1", &network).success();
+    let rows = json!([lease("10.0.0.2", "c1")]);
+    world.answer("ipam-da-x", "list", &rows);
+    world.answer("ipam-da-x", "release", &rows);
+    assert_eq!(world.typed(&["list", "net", "--json"]).success()[0]["record"], "elsewhere");
+    let before = world.asked().len();
+    for yes in [&[][..], &["--yes"]] {
+        let outcome = world.typed(&[&["release", "net", "10.0.0.2"], yes].concat());
+        let named = "the record of c1 on the network shares-the-pool has 10.0.0.2";
+        assert!(outcome.stderr.contains(named), "{outcome:?}");
+        assert_eq!(outcome.exit == Some(0), yes.is_empty(), "{outcome:?}");
+    }
+    for asked in &world.asked()[before..] {
+        assert_eq!(asked["asked"], "release --json --config - 10.0.0.2");
+    }
+}
+
+#[test]
 fn release_of_an_address_without_an_owner_is_an_error() {
     let world = world();
     world.answer("ipam-da-x", "release", &json!([]));

@@ -8,7 +8,7 @@ use super::call::Operator;
 use super::dry_run::{SelectorOutcome, dry_run};
 use super::printed::Printed;
 use crate::chain::query;
-use crate::chain::record::{Record, RecordFile, RecordPlace, attachments};
+use crate::chain::record::{Record, RecordFile, RecordPlace, attachments, networks};
 use crate::chain::session::Session;
 use ipam_cli::Row;
 use ipam_kit::cni::address::parse_address;
@@ -135,7 +135,8 @@ pub(crate) fn rows(name: &str, answer: Value) -> Result<Vec<Value>> {
 /// The state of a lease owner's record on this node.
 #[derive(Debug)]
 pub(crate) struct RecordState {
-    /// The record's state; `other` if it holds other addresses, `none` if it is missing.
+    /// The record's state; `other` if it holds other addresses, `none` if it is missing, `elsewhere` if
+    /// that of another network has the address.
     pub state: &'static str,
     pub record: Option<Record>,
 }
@@ -143,6 +144,16 @@ pub(crate) struct RecordState {
 impl AllocatorLease {
     /// Looks up the record of the owner; `None` for a lease of another node, or without an owner.
     pub(super) fn record_state(&self) -> Option<RecordState> {
+        let here = self.state_here()?;
+        let elsewhere = match here.state {
+            "none" | "other" => self.recorded_elsewhere(),
+            _ => None,
+        };
+        Some(elsewhere.map_or(here, |(_, says)| says))
+    }
+
+    /// The same, of this network alone.
+    fn state_here(&self) -> Option<RecordState> {
         let Ok(attachments) = self.attachments()? else {
             return Some(RecordState { state: "unreadable", record: None });
         };
@@ -153,6 +164,19 @@ impl AllocatorLease {
             }
         }
         Some(best)
+    }
+
+    /// Finds another network of this node whose record of the owner has the address: networks may
+    /// share a pool.
+    pub(super) fn recorded_elsewhere(&self) -> Option<(NetworkName, RecordState)> {
+        let NodeRecords { state, network: own, .. } = &self.node_records;
+        networks(state).ok()?.into_iter().filter(|network| network != own).find_map(|network| {
+            let node_records =
+                NodeRecords { network: network.clone(), ..self.node_records.clone() };
+            let there = Self { row: self.row.clone(), address: self.address, node_records };
+            let says = there.state_here().filter(|says| says.state == "held")?;
+            Some((network, RecordState { state: "elsewhere", ..says }))
+        })
     }
 
     /// Lists the places of the records that may name it; empty for a lease of another node or

@@ -7,7 +7,7 @@ use super::call::Operator;
 use super::list::show;
 use super::printed::Printed;
 use super::who::{not_held, parse};
-use crate::chain::record::{Opened, RecordFile};
+use crate::chain::record::{Opened, RecordFile, networks};
 use ipam_cli::{NAME_WHOLE_ID, OptionSpec, no_lease_of_node, release_summary, usage_error};
 use ipam_kit::cni::address::parse_cidr;
 use ipam_kit::error::{Error, ErrorCode, Result};
@@ -34,10 +34,11 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
         }
     }
     let yes = operator.does_it();
+    let mut printed = Printed::default();
     if yes {
+        refuse_recorded_elsewhere(operator, &question)?;
         question.push("--yes");
     }
-    let mut printed = Printed::default();
     let leases = ask_leases(operator, &question, &mut printed)?;
     if !printed.failed {
         for address in &typed {
@@ -110,6 +111,32 @@ fn remove_from_record(lease: &AllocatorLease) -> Result<()> {
     Ok(())
 }
 
+/// Fails before the release of a lease that the record of another network of this node has. The
+/// allocator does not read records.
+fn refuse_recorded_elsewhere(operator: &Operator, question: &[&str]) -> Result<()> {
+    let own = operator.network()?.name;
+    if networks(&operator.state()?)?.iter().all(|network| network.as_str() == own) {
+        return Ok(());
+    }
+    let leases = ask_leases(operator, question, &mut Printed::default())?;
+    let mut states = leases.iter().filter_map(|lease| Some((lease, lease.record_state()?.state)));
+    match states.find(|(_, state)| *state == "elsewhere") {
+        Some((lease, _)) => Err(Error::new(ErrorCode::TAKEN, elsewhere(lease))),
+        None => Ok(()),
+    }
+}
+
+/// Says which network has a lease in its record.
+fn elsewhere(lease: &AllocatorLease) -> String {
+    let network = lease.recorded_elsewhere().map(|(network, _)| network.to_string());
+    let (network, address) = (network.unwrap_or_default(), lease.address);
+    format!(
+        "the record of {} on the network {network} has {address}: after the container has ended, \
+         release it there: ipam-delegated release {network} {address} --yes",
+        lease.row.text("containerID")
+    )
+}
+
 /// Warns if a container may be running with the address.
 fn use_warning(lease: &AllocatorLease) -> Option<String> {
     let container = lease.row.text("containerID");
@@ -118,6 +145,7 @@ fn use_warning(lease: &AllocatorLease) -> Option<String> {
         "held" => Some(format!(
             "the record of {container} has {address}: the container may be running with it"
         )),
+        "elsewhere" => Some(elsewhere(lease)),
         "none" => Some(format!(
             "{container} holds {address} without a record: it is from before a move, or a leak; \
              check whether it runs"

@@ -74,7 +74,7 @@ const LENGTHS: [(&str, usize); 9] = [
     ("README.md", 180),
     ("ARCHITECTURE.md", 250),
     ("docs/guide.md", 350),
-    ("docs/operating.md", 350),
+    ("docs/operating.md", 360),
     ("docs/configuration.md", 200),
     ("docs/errors.md", 120),
     ("docs/delegates.md", 250),
