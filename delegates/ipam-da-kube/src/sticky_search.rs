@@ -141,7 +141,9 @@ impl OwnerSearch<'_> {
     /// Returns what is left of a sticky lease of the owner whose object is gone: a DEL was
     /// interrupted.
     fn rest(&mut self, seen: &Seen<'_>, id: &StickyId) -> Result<Option<HeldLease>> {
-        let noted = self.note.iter().flat_map(|note| &note.leases);
+        // The uid of the object proves it, also by a note whose other words are not trusted.
+        let note = self.session.notes.of(self.owner);
+        let noted = note.iter().flat_map(|note| &note.leases);
         let mut marks = self.known.iter().chain(noted).filter_map(LeaseMark::of);
         let is_own = marks.any(|mark| mark.sticky.is_some_and(|sticky| sticky.id() == *id));
         if !is_own || !self.reads_reservations() {
@@ -154,6 +156,7 @@ impl OwnerSearch<'_> {
         let reservation = self.session.read_reservation(seen.address)?;
         let own = reservation.filter(|it| it.has_id(seen.id));
         let mark = self.mark(seen, own.as_ref());
-        Ok(Some(self.held(seen, mark, None)))
+        let stamp = own.as_ref().and_then(OwnerStamp::of_reservation);
+        Ok(Some(self.held(seen, mark, None).confirmed_by(stamp.as_ref())))
     }
 }

@@ -80,8 +80,8 @@ pub struct Lease {
     /// When the owner took it, if the ledger knows. A confirmation does not change it.
     #[serde(skip)]
     pub taken: Option<SystemTime>,
-    /// When an ADD confirmed it last, if the ledger knows: between two states with one time, only
-    /// others have changed what the store keeps of it.
+    /// When an ADD confirmed it last, if the ledger knows. If two states of a lease have the same
+    /// time, no ADD came between them.
     #[serde(skip)]
     pub confirmed: Option<SystemTime>,
 }

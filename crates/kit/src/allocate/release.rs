@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::time::SystemTime;
 
 use super::ledger::{Change, Commit, Ledger, Need, View, ViewQuery};
 use super::ledger_allocator::{LedgerAllocator, ROUNDS, contended};
@@ -24,9 +23,9 @@ impl<L: Ledger> LedgerAllocator<L> {
                 return held.to_vec();
             }
             // Leases that are taken or confirmed after the first view belong to a later ADD.
-            let now: BTreeSet<_> = held.iter().map(confirmation).collect();
-            let first_shown = first_shown.get_or_insert_with(|| now.clone());
-            if now.is_subset(first_shown) { held.to_vec() } else { Vec::new() }
+            let first_shown = first_shown.get_or_insert_with(|| held.to_vec());
+            let is_later = held.iter().any(|lease| is_of_later_add(lease, first_shown));
+            if is_later { Vec::new() } else { held.to_vec() }
         })
     }
 
@@ -144,8 +143,16 @@ fn revision(lease: &Lease) -> (IpAddr, String) {
     (lease.address.addr(), lease.revision.to_string())
 }
 
-/// The state in which an ADD has left a lease: by its time, else by the revision, which an edit by
-/// others changes, too.
-fn confirmation(lease: &Lease) -> (IpAddr, std::result::Result<SystemTime, String>) {
-    (lease.address.addr(), lease.confirmed.ok_or_else(|| lease.revision.to_string()))
+/// Whether an ADD has taken or confirmed a lease since these were shown. Others may have edited what
+/// the store keeps of it: the revision changes then, and the time of the confirmation does not, or
+/// it is gone.
+fn is_of_later_add(lease: &Lease, shown: &[Lease]) -> bool {
+    let Some(shown) = shown.iter().find(|it| it.address.addr() == lease.address.addr()) else {
+        return true;
+    };
+    match (shown.confirmed, lease.confirmed) {
+        (Some(_), None) => false,
+        (None, None) => shown.revision != lease.revision,
+        (before, after) => before != after,
+    }
 }
