@@ -174,8 +174,11 @@ impl AllocatorLease {
             let node_records =
                 NodeRecords { network: network.clone(), ..self.node_records.clone() };
             let there = Self { row: self.row.clone(), address: self.address, node_records };
-            let says = there.state_here().filter(|says| says.state == "held")?;
-            Some((network, RecordState { state: "elsewhere", ..says }))
+            let says = there.state_here()?;
+            // A record that cannot be read, or of an ADD that runs, may have it.
+            let may_have =
+                !matches!(says.state, "none" | "other" | "empty" | "failed" | "forgotten");
+            may_have.then_some((network, RecordState { state: "elsewhere", ..says }))
         })
     }
 

@@ -36,7 +36,10 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     let yes = operator.does_it();
     let mut printed = Printed::default();
     if yes {
-        refuse_recorded_elsewhere(operator, &question)?;
+        let before = look_elsewhere(operator, &question)?;
+        if before.failed {
+            return Ok(before);
+        }
         question.push("--yes");
     }
     let leases = ask_leases(operator, &question, &mut printed)?;
@@ -111,18 +114,22 @@ fn remove_from_record(lease: &AllocatorLease) -> Result<()> {
     Ok(())
 }
 
-/// Fails before the release of a lease that the record of another network of this node has. The
-/// allocator does not read records.
-fn refuse_recorded_elsewhere(operator: &Operator, question: &[&str]) -> Result<()> {
+/// Looks at what would be released, since the allocator does not read records. Failures to look are
+/// in the answer.
+///
+/// # Errors
+/// Code 102: the record of another network of this node may have a lease.
+fn look_elsewhere(operator: &Operator, question: &[&str]) -> Result<Printed> {
+    let mut printed = Printed::default();
     let own = operator.network()?.name;
     if networks(&operator.state()?)?.iter().all(|network| network.as_str() == own) {
-        return Ok(());
+        return Ok(printed);
     }
-    let leases = ask_leases(operator, question, &mut Printed::default())?;
+    let leases = ask_leases(operator, question, &mut printed)?;
     let mut states = leases.iter().filter_map(|lease| Some((lease, lease.record_state()?.state)));
     match states.find(|(_, state)| *state == "elsewhere") {
         Some((lease, _)) => Err(Error::new(ErrorCode::TAKEN, elsewhere(lease))),
-        None => Ok(()),
+        None => Ok(printed),
     }
 }
 
