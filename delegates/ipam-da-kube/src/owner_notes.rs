@@ -165,7 +165,7 @@ impl OwnerNotes {
         }
     }
 
-    /// Forgets the owners with a lease in another cluster, and warns of each: a person leaves it there.
+    /// Forgets each owner with a lease in another cluster, and warns of the lease, which stays there.
     pub(crate) fn forget_other_clusters(&self, cluster: &str) {
         for (container, ifname, note) in read_notes(&self.folder, |_| true) {
             if note.warn_of_leases_elsewhere(cluster, &container, &ifname) {

@@ -173,8 +173,8 @@ impl LeaseSession {
         }
     }
 
-    /// Returns whether the server has the pod of this call. Only then it has other pods, too, as long
-    /// as they exist. `shown` is the present pod of another name that was read.
+    /// Returns whether the server has the pod of this call. Only if it has, a missing pod is a deleted
+    /// one. `shown` is the present pod of another name that was read.
     fn has_own_pod(&mut self, podref: &str, shown: Option<&HolderPod>) -> Result<bool> {
         let Pod { podref: own, uid } = self.pod.clone();
         let is_own = |pod: &HolderPod| uid.is_empty() || pod.has_uid(&uid);

@@ -42,8 +42,8 @@ use crate::pool_value::{PoolValue, SeenPool, SeenPools};
 use crate::session::EtcdSession;
 use crate::view_token::EtcdViewToken;
 
-/// From how many pools an ADD takes addresses at most, also when it queues in the mutex of each: its
-/// transaction may have 128 operations.
+/// The most pools from which an ADD takes addresses. A transaction has 128 operations, and a pool
+/// needs three guards while the ADD queues in its mutex.
 const POOLS: usize = 41;
 
 /// How many leases one transaction releases at most, each from a pool of its own: the writes of a
@@ -179,7 +179,7 @@ impl EtcdLedger for WhereaboutsLedger {
         true
     }
 
-    /// Without the owner's key, a line names its container alone: `commit` splits a release.
+    /// No limit: `commit` splits a release itself, since the owner's key must list what is left.
     fn drops_at_once(&self) -> usize {
         usize::MAX
     }
