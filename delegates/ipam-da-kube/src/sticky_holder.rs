@@ -193,9 +193,15 @@ impl LeaseSession {
             "this call is for {own}, so nothing shows whether the holder has ended: a sticky name \
              needs its pods in the cluster of the leases"
         );
-        held_by(spec, holder, &why)
-            .advise("let ipam.pod.kubeconfig and ipam.kube.kubeconfig name one cluster")
-            .advise("or release the address after its container has ended")
+        let error = held_by(spec, holder, &why);
+        if self.pod.podref.is_empty() {
+            return error.advise("release the address after its container has ended");
+        }
+        error.advise(
+            "if that pod was deleted meanwhile, ignore this error; else let ipam.pod.kubeconfig and \
+             ipam.kube.kubeconfig name one cluster, or release the address after its container has \
+             ended",
+        )
     }
 
     /// Reads the present pod of a name, which a person may have written.

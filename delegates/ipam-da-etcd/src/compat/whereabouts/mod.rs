@@ -126,7 +126,8 @@ impl WhereaboutsLedger {
             "{} pools: expected at most {POOLS} in the layout whereabouts, one for each address",
             self.claimed_pools
         );
-        Err(Error::new(ErrorCode::INVALID_CONFIG, message).advise("remove some of the ranges"))
+        Err(Error::new(ErrorCode::INVALID_CONFIG, message)
+            .advise("remove some of the pools, or move them to another network"))
     }
 
     /// Shows every key below the prefix.
