@@ -245,7 +245,7 @@ fn a_password_and_a_token_that_etcd_repeats_are_hidden() {
         let mut network = world.network(json!(["ipam-da-etcd"]));
         network["ipam"]["ranges"] = json!([[{"subnet": "10.1.2.0/24"}]]);
         network["ipam"]["etcd"] = json!({
-            "endpoints": [server], "timeout": "300ms", "username": "u",
+            "endpoints": [server], "timeout": "1s", "username": "u",
             "passwordFile": world.path("password"),
         });
         let mut command = world.command("ADD", "c1");
