@@ -308,7 +308,7 @@ pub fn addresses(result: &Value) -> Vec<String> {
     ips.map(|ip| plain(ip["address"].as_str().unwrap())).collect()
 }
 
-/// Some members of the rows of a verb with `--json`; one that is no text as JSON.
+/// Some members of the rows of a verb with `--json`; a member that is not text is shown as JSON.
 pub fn members(rows: &Value, keys: &[&str]) -> Vec<Vec<String>> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let row = |row: &Value| keys.iter().map(|key| text(&row[*key])).collect();
