@@ -2,6 +2,8 @@ use std::fmt::{self, Write as _};
 use std::io::{self, Read};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ipam_kit::text::Utc;
+
 use crate::secret::Secret;
 
 /// A request to a server.
@@ -176,21 +178,7 @@ pub fn parse_timestamp(text: &str) -> Option<SystemTime> {
 /// A time in the form of [`parse_timestamp`], in UTC, with microseconds.
 pub fn timestamp(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    // As in `utc_seconds`, years begin in March.
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let months_since_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * months_since_march + 2) / 5 + 1;
-    let month =
-        if months_since_march < 10 { months_since_march + 3 } else { months_since_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let [hour, minute, second] = [seconds / 3600, seconds / 60 % 60, seconds % 60];
-    let micros = since.subsec_micros();
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+    format!("{}.{:06}Z", Utc::from(since), since.subsec_micros())
 }
 
 impl HttpAnswer {
