@@ -179,7 +179,8 @@ impl<S: RecordServer> RecordLedger<S> {
                 sight.look_for_expired(&mut self.server)?;
             }
         }
-        let used = sights.iter().flat_map(|sight| sight.used.iter().copied()).collect();
+        let used =
+            sights.iter().flat_map(|sight| &sight.used).chain(&self.hidden).copied().collect();
         let contended = self.memory.has_met() || !self.is_first();
         Ok(PoolView {
             set: Some(pool.set.clone()),
