@@ -179,9 +179,6 @@ impl<S: RecordServer> RecordLedger<S> {
             true => Vec::new(),
             false => token.turn.note().map(|note| note.attempts.clone()).unwrap_or_default(),
         };
-        if self.rules.owns_once {
-            made.iter().for_each(|made| self.memory.remember_seen(&made.subnet.id));
-        }
         for (lease, claim) in claimed.iter().zip(&change.claim) {
             if claim.request.strategy == Strategy::RoundRobin
                 && let Some(pool) = token.pools.get(&claim.request.path)

@@ -50,16 +50,31 @@ fn a_claim_without_candidates_looks_at_the_nodes_own_records_or_at_nothing() {
         let node = Node::new(kind);
         node.add("c1", chosen()).unwrap();
         assert_eq!(node.store.requests(), ["subnets", "list", "create"]);
-        assert_eq!(node.add("c2", chosen()).unwrap(), "10.1.2.3/28");
+        node.add("c2", chosen()).unwrap();
+        assert_eq!(node.store.requests(), ["list", "create"]);
+        assert_eq!(node.add("c3", chosen()).unwrap(), "10.1.2.4/28");
         assert_eq!(node.store.requests(), requests);
-        assert_eq!(node.add("c2", chosen()).unwrap(), "10.1.2.3/28");
+        assert_eq!(node.add("c3", chosen()).unwrap(), "10.1.2.4/28");
         assert_eq!(node.store.requests(), ["read", "write"]);
         // The owner is found without its note.
-        for note in node.files("c2:") {
+        for note in node.files("c3:") {
             std::fs::remove_file(note).unwrap();
         }
-        assert_eq!(node.add("c2", chosen()).unwrap(), "10.1.2.3/28");
-        assert_eq!(node.recorded().len(), 2);
+        assert_eq!(node.add("c3", chosen()).unwrap(), "10.1.2.4/28");
+        assert_eq!(node.recorded().len(), 3);
+    }
+}
+
+#[test]
+fn a_node_that_claims_all_the_time_looks_once_a_minute() {
+    let node = Node::new(Kind { owns_once: true, ..choosing() });
+    node.add("c1", chosen()).unwrap();
+    node.add("c2", chosen()).unwrap();
+    for (container, requests) in [("c3", &["create"][..]), ("c4", &["list", "create"])] {
+        node.age_sights(Duration::from_secs(35));
+        node.store.requests();
+        node.add(container, chosen()).unwrap();
+        assert_eq!(node.store.requests(), requests);
     }
 }
 

@@ -63,6 +63,8 @@ fn an_add_takes_one_request_where_a_key_keeps_owners_apart() {
     let relay = Relay::to(&server.endpoint());
     let node = site.node_at(&format!("http://{}", relay.endpoint())).with("keyField", KEY);
     node.add("first");
+    // The look of the minute.
+    node.add("second");
     assert_eq!(costs(&relay, &node), Costs { add: 1, ..BEST });
     assert!(site.records().iter().all(|record| record.key.len() == 32));
 }
