@@ -35,8 +35,9 @@ impl<S: RecordServer> RecordLedger<S> {
         }
         let is_sure = turn.note().is_some_and(|note| note.sure) && self.trusts_notes;
         if is_sure
-            && self.notes_serve(&turn, requests, &found)
+            && notes_serve(&turn, requests, &found)
             && let Some(held) = self.read_noted(owner, &turn, requests)?
+            && serve(held.clone(), requests, &found)
         {
             let pools = found
                 .iter()
@@ -179,6 +180,8 @@ impl<S: RecordServer> RecordLedger<S> {
                 sight.look_for_expired(&mut self.server)?;
             }
         }
+        // The server chooses no second address of a subnet for the owner.
+        let has_key = self.rules.owns_once && sights.iter().any(|sight| !sight.own.is_empty());
         let used =
             sights.iter().flat_map(|sight| &sight.used).chain(&self.hidden).copied().collect();
         let contended = self.memory.has_met() || !self.is_first();
@@ -191,7 +194,7 @@ impl<S: RecordServer> RecordLedger<S> {
             used: if is_whole { Used::All(used) } else { Used::Unknown },
             hint: contended.then(|| Hint { free: BTreeSet::new(), contended }),
             kept,
-            is_searched: !pool.subnets.iter().all(|subnet| self.server.chooses_in(subnet)),
+            is_searched: has_key || !pool.subnets.iter().all(|it| self.server.chooses_in(it)),
             ..PoolView::default()
         })
     }
@@ -225,28 +228,6 @@ impl<S: RecordServer> RecordLedger<S> {
         sight.own = kept;
         Ok(())
     }
-
-    /// Whether the noted records serve all requests.
-    fn notes_serve(
-        &self,
-        turn: &OwnerFile,
-        requests: &[PoolRequest],
-        found: &[SubnetPool],
-    ) -> bool {
-        let Some(note) = turn.note() else { return false };
-        let mut rest: Vec<Lease> = note
-            .records
-            .iter()
-            .map(|record| Lease {
-                sticky: record.sticky.clone(),
-                ..Lease::bare(record.address.into(), serde_json::Value::Null)
-            })
-            .collect();
-        requests.iter().zip(found).all(|(request, pool)| {
-            let serving = rest.iter().position(|lease| request.is_served_by(lease, &pool.set));
-            serving.map(|index| rest.swap_remove(index)).is_some()
-        })
-    }
 }
 
 impl RecordToken {
@@ -254,6 +235,24 @@ impl RecordToken {
         self.names = names(owner, requests);
         self.pools = requests.iter().map(|request| request.path.clone()).zip(found).collect();
     }
+}
+
+/// Whether the noted records serve all requests.
+fn notes_serve(turn: &OwnerFile, requests: &[PoolRequest], found: &[SubnetPool]) -> bool {
+    let noted = turn.note().into_iter().flat_map(|note| &note.records);
+    let leases = noted.map(|record| Lease {
+        sticky: record.sticky.clone(),
+        ..Lease::bare(record.address.into(), serde_json::Value::Null)
+    });
+    serve(leases.collect(), requests, found)
+}
+
+/// Whether each request has a lease that serves it.
+fn serve(mut leases: Vec<Lease>, requests: &[PoolRequest], found: &[SubnetPool]) -> bool {
+    requests.iter().zip(found).all(|(request, pool)| {
+        let serving = leases.iter().position(|lease| request.is_served_by(lease, &pool.set));
+        serving.map(|index| leases.swap_remove(index)).is_some()
+    })
 }
 
 fn names(owner: &Owner, requests: &[PoolRequest]) -> BTreeMap<String, NameMark> {

@@ -79,6 +79,24 @@ fn a_node_that_claims_all_the_time_looks_once_a_minute() {
 }
 
 #[test]
+fn an_owner_whose_record_does_not_serve_gets_another_address() {
+    let node = Node::new(Kind { owns_once: true, ..choosing() });
+    node.add("c1", chosen()).unwrap();
+    // A person has moved the record to the address of the gateway.
+    node.store.state().records.values_mut().flatten().next().unwrap().address =
+        [10, 1, 2, 1].into();
+    let address = node.add("c1", chosen()).unwrap();
+    assert_eq!((address.as_str(), node.recorded()), ("10.1.2.2/28", vec!["10.1.2.2".to_owned()]));
+}
+
+#[test]
+fn two_pools_of_one_subnet_where_the_store_chooses_overlap() {
+    let node = Node::new(Kind { owns_once: true, ..choosing() });
+    let reply = node.call("ADD", "c1", json!([chosen(), chosen()]), json!({}));
+    assert!(reply.stdout.contains("\"code\":7") && reply.stdout.contains("overlaps"));
+}
+
+#[test]
 fn a_node_whose_latest_address_another_one_took_looks_at_the_whole_subnet() {
     let node = Node::new(choosing());
     node.add("c1", chosen()).unwrap();
