@@ -58,8 +58,8 @@ pub(crate) struct SubnetSight {
     pub(crate) named: Vec<Marked>,
     /// The records of watched addresses.
     pub(crate) watched: BTreeMap<IpAddr, AddressRecord>,
-    /// The addresses of noted records that their owners have.
-    confirmed: BTreeSet<IpAddr>,
+    /// The ids of noted records whose owners have a record of the same address.
+    confirmed: BTreeSet<String>,
     /// Addresses that were kept for a name whose time is over.
     pub(crate) expired: BTreeMap<IpAddr, AddressRecord>,
     /// Addresses that are kept for a name, and of which the list did not show since when.
@@ -150,7 +150,7 @@ impl SubnetSight {
 
     /// Whether the list showed a noted record.
     pub(crate) fn confirms(&self, noted: &NodeRecord) -> bool {
-        self.confirmed.contains(&noted.record.address)
+        self.confirmed.contains(&noted.record.id)
     }
 
     /// Whether an address has a record, also one that does not count.
@@ -217,12 +217,11 @@ impl Listing for SubnetSight {
         }
         let Some(marked) = marked else { return };
         let Watch { owner, names, noted, .. } = &self.watch;
-        let is_noted = |noted: &NodeRecord| {
+        let is_noted = |noted: &&NodeRecord| {
             noted.record.address == address && marked.mark.is_of_noted(&noted.owner)
         };
-        if noted.iter().any(is_noted) {
-            self.confirmed.insert(address);
-        }
+        let confirmed = noted.iter().filter(is_noted).map(|noted| noted.record.id.clone());
+        self.confirmed.extend(confirmed);
         let has_watched_name = marked.mark.is_of_network(&owner.scope)
             && marked.mark.sticky.as_ref().is_some_and(|sticky| names.contains(&sticky.hash));
         if marked.mark.is_of(owner) {

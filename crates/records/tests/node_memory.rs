@@ -117,6 +117,22 @@ fn a_missing_record_that_its_owner_releases_does_not_look_like_a_restored_server
 }
 
 #[test]
+fn another_owner_at_the_latest_address_does_not_prove_that_the_store_is_as_it_was() {
+    let node = Node::new(Kind::default());
+    node.add("c1", pool()).unwrap();
+    let backup = node.store.state().records.clone();
+    let other = node.other();
+    let wish = json!({"ranges": [{"subnet": "10.1.2.0/29"}], "requested-ip": "10.1.2.2"});
+    other.add_with("c2", wish, json!({"takeover": true})).unwrap();
+    node.add("c3", pool()).unwrap();
+    other.del("c2");
+    assert_eq!(node.add("c4", pool()).unwrap(), "10.1.2.2/29");
+    // In the backup, the node's first owner has the address of its latest one.
+    node.store.state().records = backup;
+    assert_eq!(node.add("c5", pool()).unwrap_err().0, 11);
+}
+
+#[test]
 fn a_takeover_on_the_same_node_does_not_look_like_a_restored_server() {
     let node = Node::new(Kind::default());
     node.add("c1", pool()).unwrap();
