@@ -29,7 +29,7 @@ impl<S: RecordServer> RecordLedger<S> {
         match self.change_all(owner, &mut token, change, &mut made, &mut kept) {
             Ok(None) => {}
             Err(error) => {
-                let withdrawn = self.withdraw(&made);
+                let withdrawn = self.withdraw(owner, &made);
                 if withdrawn.is_ok() {
                     restore(&mut token, before, self.has_unknown);
                 }
@@ -38,7 +38,7 @@ impl<S: RecordServer> RecordLedger<S> {
             // What was made is the owner's, and the next view shows it.
             Ok(Some(Refused::Unknown)) => return Ok(Commit::Unknown),
             Ok(Some(refused)) => {
-                self.withdraw(&made)?;
+                self.withdraw(owner, &made)?;
                 restore(&mut token, before, self.has_unknown);
                 return self.lost(owner, refused);
             }
@@ -136,8 +136,8 @@ impl<S: RecordServer> RecordLedger<S> {
     ///
     /// # Errors
     /// The server did not confirm it.
-    fn withdraw(&mut self, made: &[Made]) -> Result<()> {
-        let failed = made.iter().filter_map(|made| self.delete_surely(&made.record).err());
+    fn withdraw(&mut self, owner: &Owner, made: &[Made]) -> Result<()> {
+        let failed = made.iter().filter_map(|made| self.delete_own(owner, &made.record).err());
         Error::join(failed.collect::<Vec<_>>())
     }
 

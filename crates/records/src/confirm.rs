@@ -84,7 +84,7 @@ impl<S: RecordServer> RecordLedger<S> {
         }
         let own = sights.iter().flat_map(|sight| &sight.own);
         for surplus in own.filter(|own| !known.contains(&own.record.id)) {
-            self.delete_surely(&surplus.record)?;
+            self.delete_own(owner, &surplus.record)?;
         }
         if met.is_empty() {
             return Ok(None);

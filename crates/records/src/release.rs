@@ -145,6 +145,24 @@ impl<S: RecordServer> RecordLedger<S> {
         Err(may_be_held([record.address]))
     }
 
+    /// Deletes a record of an owner in its turn, also if a person changes it meanwhile.
+    ///
+    /// # Errors
+    /// The server did not confirm it, or refuses; the record changes again and again.
+    pub(crate) fn delete_own(&mut self, owner: &Owner, record: &AddressRecord) -> Result<()> {
+        let mut record = record.clone();
+        for _ in 0..TRIES {
+            if self.delete_surely(&record)? {
+                return Ok(());
+            }
+            match self.read_own_mark(owner, &record.id)? {
+                None => return Ok(()),
+                Some(again) => record = again.record,
+            }
+        }
+        Err(may_be_held([record.address]))
+    }
+
     /// Deletes a record that may be another owner's; false if it has changed. If the owner is of this
     /// node, no call of it is under way meanwhile, and its note says that the record is gone.
     pub(crate) fn delete_others(&mut self, record: &AddressRecord) -> Result<bool> {

@@ -244,13 +244,17 @@ fn a_record_whose_time_was_not_written_is_written_again() {
 
 #[test]
 fn claims_are_withdrawn_if_what_stays_cannot_be_written() {
-    let node = Node::new(Kind::default());
-    let other = json!({"ranges": [{"subnet": "10.1.3.0/29"}]});
-    let address = node.add("c1", pool()).unwrap();
-    node.store.state().unwritten.push_back(Unwritten::Refused);
-    let reply = node.call("ADD", "c1", json!([pool(), other]), json!({}));
-    assert_ne!(reply.exit, 0);
-    assert!(node.recorded().len() == 1 && address.starts_with(&node.recorded()[0]));
+    // Also if a person edits the record of the claim.
+    for edited in [0, 1] {
+        let node = Node::new(Kind::default());
+        let other = json!({"ranges": [{"subnet": "10.1.3.0/29"}]});
+        let address = node.add("c1", pool()).unwrap();
+        node.store.state().unwritten.push_back(Unwritten::Refused);
+        node.store.state().edited = edited;
+        let reply = node.call("ADD", "c1", json!([pool(), other]), json!({}));
+        assert_ne!(reply.exit, 0);
+        assert!(node.recorded().len() == 1 && address.starts_with(&node.recorded()[0]));
+    }
 }
 
 #[test]

@@ -71,6 +71,8 @@ pub struct State {
     pub requests: Vec<String>,
     pub lost: VecDeque<Lost>,
     pub unwritten: VecDeque<Unwritten>,
+    /// How many of the next deletions find that another client has written the record.
+    pub edited: u32,
     /// The last octets of addresses that a related subnet has.
     pub related: BTreeSet<u8>,
     /// The subnets that were deleted.
@@ -382,7 +384,14 @@ impl RecordServer for Fake {
 
     fn delete(&mut self, record: &AddressRecord) -> Result<Deleted> {
         self.log("delete");
-        for records in self.store.state().records.values_mut() {
+        let mut state = self.store.state();
+        if let Some(edited) = state.edited.checked_sub(1) {
+            state.edited = edited;
+            let found = state.find(&record.id).unwrap();
+            found.stamp += "-edited";
+            return Ok(Deleted::Changed);
+        }
+        for records in state.records.values_mut() {
             records.retain(|other| other.id != record.id);
         }
         Ok(Deleted::Done)
