@@ -53,7 +53,7 @@ pub(crate) enum Refused {
 const CLASHES: u32 = 8;
 
 /// How long another claim takes at most until it is withdrawn.
-const WITHDRAWAL: Duration = Duration::from_secs(1);
+pub(crate) const WITHDRAWAL: Duration = Duration::from_secs(1);
 
 impl<S: RecordServer> RecordLedger<S> {
     /// Makes a record for each claim, those of kept addresses last: an earlier claim may fail, and a
@@ -135,10 +135,12 @@ impl<S: RecordServer> RecordLedger<S> {
         }
         let at = now();
         self.memory.remember_use(owner.scope.network.as_str(), &subnet);
-        let mut note = token.turn.note().cloned().unwrap_or_default();
-        note.sure = false;
-        note.attempts.push(Attempt { subnet: subnet.id.clone(), address, at });
-        token.turn.write(note);
+        token.turn.begin_attempt(Attempt {
+            subnet: subnet.id.clone(),
+            address,
+            at,
+            rewrites: None,
+        });
         let mut created = self.server.create(&subnet, address, &text)?;
         if created == Created::Full && self.make_room(owner, &subnet, &claim.set)? {
             created = self.server.create(&subnet, address, &text)?;

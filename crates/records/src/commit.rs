@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use ipam_kit::allocate::ledger::{Change, Commit};
+use ipam_kit::allocate::owner_index::now;
 use ipam_kit::allocate::{Lease, Owner, Strategy};
 use ipam_kit::{Error, Result};
 
@@ -87,7 +88,7 @@ impl<S: RecordServer> RecordLedger<S> {
     fn keep_all(
         &mut self,
         owner: &Owner,
-        token: &RecordToken,
+        token: &mut RecordToken,
         change: &Change<'_>,
         kept: &mut Vec<Lease>,
     ) -> Result<Option<Refused>> {
@@ -99,6 +100,12 @@ impl<S: RecordServer> RecordLedger<S> {
             let name = name.and_then(|name| Some((name, token.names.get(name)?)));
             let text = self.text(owner, name)?;
             let record = revision.clone().record(lease);
+            token.turn.begin_attempt(Attempt {
+                subnet: revision.subnet.clone(),
+                address: Some(record.address),
+                at: now(),
+                rewrites: Some(record.id.clone()),
+            });
             let begun = Instant::now();
             let outcome = self.server.write(&record, &text)?;
             let may_revive = self.rules.revives && outcome != Rewritten::Refused;
@@ -124,7 +131,9 @@ impl<S: RecordServer> RecordLedger<S> {
                 return Ok(Some(Refused::Outdated));
             };
             if may_revive && begun.elapsed() > REVIVAL {
-                self.confirm_written(owner, &revision.subnet, written.address)?;
+                let had_unknown = std::mem::replace(&mut self.has_unknown, true);
+                self.confirm_written(owner, &mut token.turn, &revision.subnet, &written)?;
+                self.has_unknown = had_unknown;
             }
             let revision = Revision::of(&written, &revision.subnet).to_json();
             kept.push(Lease { revision, ..lease.clone() });

@@ -5,7 +5,6 @@
 //! withdrawn if both were seen.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -14,11 +13,12 @@ use ipam_kit::allocate::ledger::{Change, Taken};
 use ipam_kit::{Error, ErrorCode, Result};
 use log::debug;
 
-use crate::claim::{Made, Refused};
+use crate::claim::{Made, Refused, WITHDRAWAL};
 use crate::held::bare_subnet;
 use crate::ledger::{RecordLedger, RecordToken, Revision, contradicts};
 use crate::mark::NameMark;
-use crate::server::{RecordServer, Subnet};
+use crate::owner_file::OwnerFile;
+use crate::server::{AddressRecord, RecordServer, Subnet};
 use crate::sight::{SubnetSight, Watch};
 
 /// How often a list is read until it shows a record that exists.
@@ -119,21 +119,29 @@ impl<S: RecordServer> RecordLedger<S> {
         Ok(None)
     }
 
-    /// Fails if another record has the address of one that a long write may have made again.
+    /// Deletes a record that a long write may have made again, if another record has its address. A
+    /// claim of another owner is withdrawn soon, and does not count.
     ///
     /// # Errors
-    /// Code 11: another one has.
+    /// Code 11: another one has its address.
     pub(crate) fn confirm_written(
         &mut self,
         owner: &Owner,
+        turn: &mut OwnerFile,
         subnet: &str,
-        address: IpAddr,
+        record: &AddressRecord,
     ) -> Result<()> {
-        let (subnet, watch) = (bare_subnet(subnet), Watch::of(owner));
-        let sight = SubnetSight::look(&mut self.server, &subnet, &watch, None)?;
-        if sight.is_some_and(|sight| !sight.is_shared(address)) {
-            return Ok(());
+        let (subnet, watch, address) = (bare_subnet(subnet), Watch::of(owner), record.address);
+        for pause in [Duration::ZERO, WITHDRAWAL] {
+            self.wait(pause);
+            let sight = SubnetSight::look(&mut self.server, &subnet, &watch, None)?;
+            if sight.is_some_and(|sight| !sight.is_shared(address)) {
+                return Ok(());
+            }
         }
+        turn.begin_release(|id| id == record.id);
+        self.delete_own(owner, record)?;
+        turn.forget_record(&record.id);
         let message = format!(
             "confirming {address} took long at {}, and another record has this address",
             S::NAME

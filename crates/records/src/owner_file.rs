@@ -34,7 +34,7 @@ pub(crate) struct OwnerRecords {
     /// others.
     pub(crate) sure: bool,
     pub(crate) records: Vec<NotedRecord>,
-    /// The addresses that were claimed since the note was sure.
+    /// The requests that made or wrote records since the note was sure.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) attempts: Vec<Attempt>,
 }
@@ -55,13 +55,16 @@ pub(crate) struct NotedRecord {
     pub(crate) ending: bool,
 }
 
-/// A claim whose outcome a kill may have left open.
+/// A request whose outcome a kill may have left open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Attempt {
     pub(crate) subnet: String,
     pub(crate) address: Option<IpAddr>,
     /// In milliseconds since 1970 by this node's clock.
     pub(crate) at: u64,
+    /// The id of the record that it writes again; `None` if it makes a record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rewrites: Option<String>,
 }
 
 /// How often a note is read that cannot be parsed.
@@ -78,6 +81,11 @@ impl Attempt {
 }
 
 impl OwnerRecords {
+    /// Whether an open request may write a record again.
+    pub(crate) fn may_rewrite(&self, id: &str) -> bool {
+        self.attempts.iter().any(|attempt| attempt.rewrites.as_deref() == Some(id))
+    }
+
     /// Whether it only has attempts, and those are settled.
     pub(crate) fn is_over(&self) -> bool {
         let has_attempts = !self.attempts.is_empty();
@@ -141,6 +149,14 @@ impl OwnerFile {
             let _ = file.set_len(0);
         }
         self.note = Some(note);
+    }
+
+    /// Notes a request that makes or writes a record, before it is sent.
+    pub(crate) fn begin_attempt(&mut self, attempt: Attempt) {
+        let mut note = self.note.clone().unwrap_or_default();
+        note.sure = false;
+        note.attempts.push(attempt);
+        self.write(note);
     }
 
     /// Notes that these records may be gone from now on.

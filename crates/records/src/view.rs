@@ -11,7 +11,7 @@ use log::warn;
 use crate::held::{bare_subnet, noted_subnets, shown};
 use crate::ledger::{RecordLedger, RecordToken};
 use crate::mark::{NameMark, OwnerMark};
-use crate::owner_file::OwnerFile;
+use crate::owner_file::{OwnerFile, OwnerRecords};
 use crate::pools::{self, SubnetPool};
 use crate::server::{AddressRecord, RecordServer, Subnet};
 use crate::sight::{Marked, SubnetSight, Watch};
@@ -87,7 +87,7 @@ impl<S: RecordServer> RecordLedger<S> {
             sights.push(sight);
         }
         for sight in &mut sights {
-            self.withdraw_unconfirmed(sight, &mut turn)?;
+            self.withdraw_unconfirmed(owner, sight, &mut turn)?;
         }
         let mut held = Vec::new();
         for sight in &sights {
@@ -199,16 +199,20 @@ impl<S: RecordServer> RecordLedger<S> {
         })
     }
 
-    /// Deletes the owner's records that a killed call left at an address of another one.
+    /// Deletes the owner's records that a killed call left at an address of another one. A server
+    /// that revives may have made a noted record again by a write that is open.
     fn withdraw_unconfirmed(
         &mut self,
+        owner: &Owner,
         sight: &mut SubnetSight,
         turn: &mut OwnerFile,
     ) -> Result<()> {
         let confirmed: BTreeSet<String> = turn
             .note()
             .into_iter()
-            .flat_map(|note| note.records.iter().map(|record| record.id.clone()))
+            .flat_map(|note| note.records.iter().map(move |record| (note, &record.id)))
+            .filter(|(note, id)| !self.rules.revives || !note.may_rewrite(id))
+            .map(|(_, id)| id.clone())
             .collect();
         let mut seen: BTreeSet<IpAddr> = BTreeSet::new();
         // Confirmed ones first, so that of two records of one address they stay.
@@ -220,7 +224,13 @@ impl<S: RecordServer> RecordLedger<S> {
             let is_second = !seen.insert(*address);
             let is_met = !is_confirmed && !self.rules.creates_once && sight.count(*address) > 1;
             if is_second || is_met {
-                self.delete_surely(&own.record)?;
+                let is_noted = |note: &OwnerRecords| note.records.iter().any(|it| it.id == *id);
+                let is_noted = turn.note().is_some_and(is_noted);
+                turn.begin_release(|noted| noted == id);
+                self.delete_own(owner, &own.record)?;
+                if is_noted {
+                    turn.forget_record(id);
+                }
                 continue;
             }
             kept.push(own);

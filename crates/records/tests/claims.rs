@@ -272,6 +272,8 @@ fn an_address_that_is_taken_over_while_its_record_is_written_has_one_owner() {
     node.store.state().between_write.push_back(call);
     let (code, message) = node.add("c1", pool()).unwrap_err();
     assert!(code == 11 && message.contains("another record has this address"), "{message}");
+    assert_eq!(node.add("c1", pool()).unwrap(), "10.1.2.3/29");
+    assert_eq!(node.recorded(), ["10.1.2.2", "10.1.2.3"]);
     node.del("c1");
     other.del("c2");
     // It ends soon after the list of the takeover: the new owner sees it, and takes it over again.
@@ -284,6 +286,50 @@ fn an_address_that_is_taken_over_while_its_record_is_written_has_one_owner() {
         });
     });
     assert_eq!(other.add_with("c2", wish, takeover).unwrap(), "10.1.2.2/29");
+    assert_eq!(node.recorded(), ["10.1.2.2"]);
+}
+
+#[test]
+fn a_record_that_a_killed_call_makes_again_after_a_takeover_is_not_given_again() {
+    let node = Node::new(Kind { revives: true, ..Kind::default() });
+    node.add("c1", pool()).unwrap();
+    let old = node.store.state().records["lan|10.1.2.0/29|"][0].clone();
+    let note = node.files("c1:")[0].clone();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let path = note.clone();
+    let call: Between = Box::new(move |_| sender.send(std::fs::read(path).unwrap()).unwrap());
+    node.store.state().between_write.push_back(call);
+    node.add("c1", pool()).unwrap();
+    let wish = json!({"ranges": [{"subnet": "10.1.2.0/29"}], "requested-ip": "10.1.2.2"});
+    node.other().add_with("c2", wish, json!({"takeover": true})).unwrap();
+    // The call is killed during its write, and the server carries it out after the takeover.
+    std::fs::write(&note, receiver.recv().unwrap()).unwrap();
+    node.store.state().revive(old);
+    assert_eq!(node.add("c1", pool()).unwrap(), "10.1.2.3/29");
+    assert_eq!(node.recorded(), ["10.1.2.2", "10.1.2.3"]);
+}
+
+#[test]
+fn a_record_of_the_owner_that_changes_before_its_deletion_is_deleted_all_the_same() {
+    // A record that a killed call left at the address of another owner.
+    let node = Node::new(Kind::default());
+    node.add("c1", pool()).unwrap();
+    let record = node.store.state().records.values().flatten().next().unwrap().clone();
+    let twin =
+        AddressRecord { id: "twin".into(), text: record.text.replace("/c1/", "/c2/"), ..record };
+    node.store.state().records.values_mut().next().unwrap().push(twin);
+    node.lose_memory();
+    node.store.state().edited = 2;
+    node.add("c1", pool()).unwrap();
+    assert_eq!(node.recorded().len(), 2);
+    // A record that an attempt without an answer makes beside the claim.
+    let node = Node::new(Kind::default());
+    let store = node.store.clone();
+    node.between(move |_| {
+        store.state().late("lan|10.1.2.0/29|", [10, 1, 2, 5].into(), "ipd:n1/lan/c1/eth0");
+    });
+    node.store.state().edited = 1;
+    node.add("c1", pool()).unwrap();
     assert_eq!(node.recorded(), ["10.1.2.2"]);
 }
 
