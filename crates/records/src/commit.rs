@@ -22,9 +22,6 @@ impl<S: RecordServer> RecordLedger<S> {
         mut token: RecordToken,
         change: &Change<'_>,
     ) -> Result<Commit<RecordToken>> {
-        let dropped: BTreeSet<String> =
-            change.drop.iter().filter_map(Revision::read).map(|revision| revision.id).collect();
-        token.turn.begin_release(|id| dropped.contains(id));
         let before = token.turn.note().cloned();
         let (mut made, mut kept) = (Vec::new(), Vec::new());
         match self.change_all(owner, &mut token, change, &mut made, &mut kept) {
@@ -76,6 +73,9 @@ impl<S: RecordServer> RecordLedger<S> {
         if let Some(refused) = self.keep_all(owner, token, change, kept)? {
             return Ok(Some(refused));
         }
+        let dropped: BTreeSet<String> =
+            change.drop.iter().filter_map(Revision::read).map(|revision| revision.id).collect();
+        token.turn.begin_release(|id| dropped.contains(id));
         for lease in &change.drop {
             if !self.release_lease(owner, lease)? {
                 return Ok(Some(Refused::Outdated));
@@ -203,13 +203,15 @@ impl<S: RecordServer> RecordLedger<S> {
     }
 }
 
-/// Notes what was noted before a change of which nothing is left.
+/// Ends the attempts of a change of which nothing is left. Records whose release has begun may be
+/// gone.
 fn restore(token: &mut RecordToken, before: Option<OwnerRecords>, has_unknown: bool) {
     if has_unknown || token.turn.note() == before.as_ref() {
         return;
     }
+    let records = token.turn.note().map(|note| note.records.clone()).unwrap_or_default();
     match before {
-        Some(before) => token.turn.write(before),
+        Some(before) => token.turn.write(OwnerRecords { records, ..before }),
         None => token.turn.forget(),
     }
 }

@@ -45,7 +45,8 @@ pub(crate) struct NotedRecord {
     pub(crate) id: String,
     pub(crate) subnet: String,
     pub(crate) address: IpAddr,
-    /// When it was taken, in milliseconds since 1970 by this node's clock.
+    /// When it was taken, in milliseconds since 1970 by this node's clock; 0 if that is unknown, so
+    /// that the record counts as older than all others.
     pub(crate) taken: u64,
     /// The sticky name.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -117,6 +117,19 @@ fn a_missing_record_that_its_owner_releases_does_not_look_like_a_restored_server
 }
 
 #[test]
+fn a_release_that_did_not_begin_does_not_explain_a_missing_record() {
+    let node = Node::new(Kind::default());
+    node.add("c1", pool()).unwrap();
+    // The claim that is to replace it fails.
+    node.store.state().related = (0..=u8::MAX).collect();
+    let other = json!({"ranges": [{"subnet": "10.1.3.0/29"}]});
+    assert_eq!(node.add("c1", other).unwrap_err().0, 100);
+    node.store.state().related.clear();
+    node.store.state().records.clear();
+    assert_eq!(node.add("c2", pool()).unwrap_err().0, 11);
+}
+
+#[test]
 fn another_owner_at_the_latest_address_does_not_prove_that_the_store_is_as_it_was() {
     let node = Node::new(Kind::default());
     node.add("c1", pool()).unwrap();
