@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use log::debug;
+use log::{debug, warn};
 
 use crate::mark::NotedOwner;
 use crate::owner_file::{NotedRecord, OwnerFile, OwnerRecords, peek};
@@ -25,8 +25,20 @@ pub(crate) fn node_records(owners: &Path) -> Vec<NodeRecord> {
     for (network, folder) in entries(owners) {
         for (node, folder) in entries(&folder) {
             for (name, path) in entries(&folder) {
-                let Some((container, ifname)) = name.split_once(':') else { continue };
-                let Some(note) = peek(&path) else { continue };
+                // A `#` is in the names of drafts.
+                let owner = name.split_once(':').filter(|_| !name.contains('#'));
+                let Some((container, ifname)) = owner else { continue };
+                let note = match peek(&path) {
+                    Ok(Some(note)) => note,
+                    Ok(None) => continue,
+                    Err(error) => {
+                        warn!(
+                            "ignores {}: {error}: if the container {container} has ended, remove this file",
+                            path.display()
+                        );
+                        continue;
+                    }
+                };
                 let [network, node, container, ifname] =
                     [&*network, &*node, container, ifname].map(str::to_owned);
                 let owner = NotedOwner { network, node, container, ifname };

@@ -1,14 +1,13 @@
 //! The file of an owner: the lock of its calls on this node, and what the latest of them knew.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ipam_kit::allocate::owner_index::now;
-use ipam_kit::host::{is_at, lock, make_private_folder, open_own, read_own};
+use ipam_kit::host::{beside, is_at, lock, make_private_folder, open_own, read_own};
 use ipam_kit::{Error, ErrorCode, Result};
 use log::{debug, warn};
 use rustix::fs::OFlags;
@@ -68,8 +67,9 @@ pub(crate) struct Attempt {
     pub(crate) rewrites: Option<String>,
 }
 
-/// How often a note is read that cannot be parsed.
-const PEEKS: u32 = 3;
+/// The length, in bytes, from which a file of one line replaces the file. Each claim of the node reads
+/// all files.
+const LONGEST: u64 = 4 * 1024;
 
 /// After how long a request of a killed call is certainly over, in milliseconds.
 const SETTLED: u64 = 600_000;
@@ -142,12 +142,16 @@ impl OwnerFile {
 
     /// Writes the note. A failure is a warning: then the next call reads the server.
     pub(crate) fn write(&mut self, note: OwnerRecords) {
-        if let Some(file) = &mut self.file
-            && let Err(error) = write_note(file, &note)
-        {
-            warn!("cannot write {}: {error}", self.path.display());
-            // What it said before may be wrong now.
-            let _ = file.set_len(0);
+        if let Some(file) = &mut self.file {
+            match add_note(file, &self.path, &note) {
+                Ok(None) => {}
+                Ok(Some(replaced)) => *file = replaced,
+                Err(error) => {
+                    warn!("cannot write {}: {error}", self.path.display());
+                    // The note before may be wrong now. One byte is an unreadable note.
+                    let _ = file.set_len(1);
+                }
+            }
         }
         self.note = Some(note);
     }
@@ -204,6 +208,7 @@ impl Drop for OwnerFile {
     fn drop(&mut self) {
         // The lock is held until after this.
         if self.file.is_some() && self.note.is_none() {
+            let _ = fs::remove_file(draft(&self.path));
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -217,22 +222,36 @@ pub(crate) fn place(folder: &Path, owner: &NotedOwner) -> (PathBuf, PathBuf) {
     (folder, path)
 }
 
-/// The note in an owner's file, without its turn; `None` if it has none, or none that can be read.
-pub(crate) fn peek(path: &Path) -> Option<OwnerRecords> {
-    for _ in 0..PEEKS {
-        let text = read_own(path).ok().filter(|text| !text.is_empty())?;
-        match serde_json::from_slice(&text) {
-            Ok(note) => return Some(note),
-            // Another call may be writing it.
-            Err(_) => thread::sleep(Duration::from_millis(1)),
-        }
+/// The file that a note is written to before it replaces those before.
+fn draft(path: &Path) -> PathBuf {
+    beside(path, "#new")
+}
+
+/// The note in an owner's file, without its turn; `None` if the file is missing or empty.
+///
+/// # Errors
+/// The file cannot be read, or does not have a note.
+pub(crate) fn peek(path: &Path) -> io::Result<Option<OwnerRecords>> {
+    match read_own(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+        Ok(text) if text.is_empty() => Ok(None),
+        Ok(text) => match last_note(&text) {
+            Some(note) => Ok(Some(note)),
+            None => Err(io::Error::new(io::ErrorKind::InvalidData, "it has no whole line")),
+        },
     }
-    None
+}
+
+/// The note in the last whole line. A killed process may leave a part of a line.
+fn last_note(text: &[u8]) -> Option<OwnerRecords> {
+    text.rsplit(|byte| *byte == b'\n').find_map(|line| serde_json::from_slice(line).ok())
 }
 
 fn open_locked(folder: &Path, path: &Path, give_up: Instant) -> io::Result<Option<File>> {
     loop {
-        let open = || open_own(path, OFlags::RDWR | OFlags::CREATE, 0o600);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND;
+        let open = || open_own(path, flags, 0o600);
         let file = match open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 make_private_folder(folder)?;
@@ -254,19 +273,35 @@ fn read_note(mut file: &File) -> Option<OwnerRecords> {
     let mut text = Vec::new();
     match file.read_to_end(&mut text) {
         Ok(0) => None,
-        _ => Some(serde_json::from_slice(&text).unwrap_or_default()),
+        _ => Some(last_note(&text).unwrap_or_default()),
     }
 }
 
-fn write_note(file: &mut File, note: &OwnerRecords) -> io::Result<()> {
-    let text = serde_json::to_vec(note).map_err(io::Error::other)?;
-    file.rewind()?;
-    file.write_all(&text)?;
-    file.set_len(text.len() as u64)
+/// Adds a note as a line. A long file is replaced by one of this note, which is returned. It is locked
+/// before it gets its name, so that the turn does not end.
+fn add_note(file: &mut File, path: &Path, note: &OwnerRecords) -> io::Result<Option<File>> {
+    let note = serde_json::to_vec(note).map_err(io::Error::other)?;
+    let line = [b"\n", &note[..], b"\n"].concat();
+    if file.metadata()?.len() < LONGEST {
+        return file.write_all(&line).map(|()| None);
+    }
+    let draft = draft(path);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::APPEND;
+    let placed = open_own(&draft, flags, 0o600).and_then(|mut file| {
+        file.try_lock()?;
+        file.write_all(&line)?;
+        fs::rename(&draft, path)?;
+        Ok(Some(file))
+    });
+    placed.inspect_err(|_| {
+        let _ = fs::remove_file(&draft);
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn owner(container: &str) -> NotedOwner {
@@ -295,12 +330,59 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_read_by_the_next_call_unless_it_is_torn() {
+    fn the_last_whole_line_counts() {
         let folder = tempfile::tempdir().unwrap();
+        let path = files(&folder).join("c1:eth0");
         let note = OwnerRecords { sure: true, ..OwnerRecords::default() };
         take(folder.path(), "c1").unwrap().write(note.clone());
         assert_eq!(take(folder.path(), "c1").unwrap().note(), Some(&note));
-        fs::write(files(&folder).join("c1:eth0"), "{\"sure\":tr").unwrap();
+        let mut torn = fs::read(&path).unwrap();
+        torn.extend(b"\n{\"sure\":fal");
+        fs::write(&path, torn).unwrap();
+        assert_eq!(peek(&path).unwrap().as_ref(), Some(&note));
+        assert_eq!(take(folder.path(), "c1").unwrap().note(), Some(&note));
+        fs::write(&path, "{\"sure\":tr").unwrap();
+        assert_eq!(take(folder.path(), "c1").unwrap().note(), Some(&OwnerRecords::default()));
+    }
+
+    /// A note that makes its file a long one.
+    fn long() -> OwnerRecords {
+        let subnet = "x".repeat(usize::try_from(LONGEST).unwrap());
+        let attempt = Attempt { subnet, address: None, at: 0, rewrites: None };
+        OwnerRecords { attempts: vec![attempt], ..OwnerRecords::default() }
+    }
+
+    #[test]
+    fn a_turn_goes_on_while_a_long_file_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = files(&folder).join("c1:eth0");
+        let mut turn = take(folder.path(), "c1").unwrap();
+        assert_eq!(peek(&path).unwrap(), None);
+        // A killed call has left a draft.
+        fs::write(draft(&path), "{\"sure\":true,\"records\":[").unwrap();
+        for note in [long(), OwnerRecords::default()] {
+            turn.write(note.clone());
+            assert_eq!(take(folder.path(), "c1").unwrap_err().code().number(), 11);
+            assert_eq!(peek(&path).unwrap(), Some(note));
+        }
+        assert!(fs::metadata(&path).unwrap().len() < LONGEST);
+        fs::write(draft(&path), "").unwrap();
+        turn.forget();
+        drop(turn);
+        assert_eq!(fs::read_dir(files(&folder)).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_note_that_cannot_be_written_leaves_none_that_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = files(&folder).join("c1:eth0");
+        let mut turn = take(folder.path(), "c1").unwrap();
+        turn.write(OwnerRecords { sure: true, ..long() });
+        // A folder is in the place of the draft.
+        fs::create_dir(draft(&path)).unwrap();
+        turn.write(OwnerRecords::default());
+        drop(turn);
+        peek(&path).unwrap_err();
         assert_eq!(take(folder.path(), "c1").unwrap().note(), Some(&OwnerRecords::default()));
     }
 

@@ -91,9 +91,13 @@ impl<S: RecordServer> RecordLedger<S> {
         self.memory.miss(S::NAME, missing)
     }
 
-    /// Whether an owner has such a record by its note, and does not release it.
+    /// Whether an owner may have such a record by its note, and does not release it.
     fn has_noted(&self, owner: &NotedOwner, is_such: impl Fn(&NotedRecord) -> bool) -> bool {
-        let note = peek(&place(&self.call.owners, owner).1);
-        note.is_some_and(|note| note.records.iter().any(|it| is_such(it) && !it.ending))
+        match peek(&place(&self.call.owners, owner).1) {
+            Ok(None) => false,
+            Ok(Some(note)) => note.records.iter().any(|it| is_such(it) && !it.ending),
+            // A note that cannot be read may have it.
+            Err(_) => true,
+        }
     }
 }

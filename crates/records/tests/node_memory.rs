@@ -117,6 +117,19 @@ fn a_missing_record_that_its_owner_releases_does_not_look_like_a_restored_server
 }
 
 #[test]
+fn a_note_that_cannot_be_read_does_not_explain_a_missing_record() {
+    let node = Node::new(Kind::default());
+    node.add("c1", pool()).unwrap();
+    node.store.state().records.clear();
+    assert_eq!(node.add("c2", pool()).unwrap_err().0, 11);
+    std::fs::write(&node.files("c1:")[0], "{\"sure\":tr").unwrap();
+    assert_eq!(node.add("c2", pool()).unwrap_err().0, 11);
+    // The DEL of its container ends it.
+    node.del("c1");
+    node.add("c2", pool()).unwrap();
+}
+
+#[test]
 fn a_release_that_did_not_begin_does_not_explain_a_missing_record() {
     let node = Node::new(Kind::default());
     node.add("c1", pool()).unwrap();
