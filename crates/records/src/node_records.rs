@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use log::{debug, warn};
 
-use crate::mark::NotedOwner;
+use crate::mark::{NotedOwner, OwnerMark};
 use crate::owner_file::{NotedRecord, OwnerFile, OwnerRecords, peek};
+use crate::server::AddressRecord;
 
 /// A record of an owner of this node, by its note.
 #[derive(Clone, Debug)]
@@ -53,22 +54,44 @@ pub(crate) fn node_records(owners: &Path) -> Vec<NodeRecord> {
     records
 }
 
-/// Forgets a record that is deleted in the notes of the node's other sites: the configuration may
-/// have named the server otherwise when the record was noted.
-pub(crate) fn forget_in_other_sites(owners: &Path, id: &str) {
+/// The turns of the owners that have a record by their notes at the node's other sites: the
+/// configuration may have named the server otherwise when the record was noted. Another server may
+/// have a record with the same id, so address and mark are compared. The notes say from now on that
+/// the record may be gone.
+pub(crate) fn turns_in_other_sites(owners: &Path, record: &AddressRecord) -> Vec<OwnerFile> {
     let Some((site, sites)) = owners.parent().and_then(|site| Some((site, site.parent()?))) else {
-        return;
+        return Vec::new();
     };
-    let others = entries(sites).into_iter().map(|(_, other)| other);
-    for other in others.filter(|other| other != site && other.is_dir()) {
+    let Some(mark) = OwnerMark::parse(&record.text).and_then(std::result::Result::ok) else {
+        return Vec::new();
+    };
+    let mut turns = Vec::new();
+    for (_, other) in entries(sites).into_iter().filter(|(_, other)| other != site) {
         let owners = other.join("owners");
-        for noted in node_records(&owners).into_iter().filter(|noted| noted.record.id == id) {
+        if !owners.is_dir() {
+            continue;
+        }
+        for NodeRecord { owner, record: noted } in node_records(&owners) {
+            let is_same = noted.id == record.id && noted.address == record.address;
+            if !is_same || !mark.is_of_noted(&owner) {
+                continue;
+            }
             let give_up = Instant::now() + PATIENCE;
-            if let Ok(mut turn) = OwnerFile::take(&owners, &noted.owner, give_up, false) {
-                turn.forget_record(id);
+            match OwnerFile::take(&owners, &owner, give_up, false) {
+                Ok(mut turn) => {
+                    turn.begin_release(|id| id == record.id);
+                    turns.push(turn);
+                }
+                Err(error) => warn!(
+                    "the note of {owner} in {} keeps the deleted record of {}: {}",
+                    owners.display(),
+                    record.address,
+                    error.in_full()
+                ),
             }
         }
     }
+    turns
 }
 
 /// Forgets an owner of which no DEL comes any more.
@@ -91,4 +114,76 @@ fn entries(folder: &Path) -> Vec<(String, PathBuf)> {
     };
     let named = entries.flatten().map(|entry| (entry.file_name().into_string(), entry.path()));
     named.filter_map(|(name, path)| Some((name.ok()?, path))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::owner_file::place;
+
+    fn owner(container: &str) -> NotedOwner {
+        let node = crate::mark::short_hash("n");
+        let [network, container, ifname] = ["lan", container, "eth0"].map(str::to_owned);
+        NotedOwner { network, node, container, ifname }
+    }
+
+    fn note(owners: &Path, container: &str) {
+        let record = NotedRecord {
+            id: "17".into(),
+            subnet: "7".into(),
+            address: [10, 0, 0, 2].into(),
+            taken: 1,
+            sticky: None,
+            ending: false,
+        };
+        let note = OwnerRecords { sure: true, records: vec![record], ..OwnerRecords::default() };
+        let mut turn = OwnerFile::take(owners, &owner(container), Instant::now(), true).unwrap();
+        turn.write(note);
+    }
+
+    #[test]
+    fn the_other_sites_notes_of_a_deleted_record_say_so_before_and_after() {
+        let folder = tempfile::tempdir().unwrap();
+        let owners = |site: &str| folder.path().join(site).join("owners");
+        ["here", "there"].iter().for_each(|site| note(&owners(site), "c1"));
+        // Another server has a record with this id.
+        note(&owners("elsewhere"), "c2");
+        let record = AddressRecord {
+            id: "17".into(),
+            address: [10, 0, 0, 2].into(),
+            text: "ipd:n/lan/c1/eth0".into(),
+            stamp: String::new(),
+            written: None,
+        };
+        let noted = |site: &str, container: &str| {
+            let note = peek(&place(&owners(site), &owner(container)).1).unwrap();
+            note.map(|note| note.records.iter().map(|it| it.ending).collect::<Vec<_>>())
+        };
+        let mut turns = turns_in_other_sites(&owners("here"), &record);
+        assert_eq!(turns.len(), 1);
+        assert_eq!(noted("there", "c1"), Some(vec![true]));
+        // Another call of the owner ends it in time.
+        assert!(turns_in_other_sites(&owners("here"), &record).is_empty());
+        turns.iter_mut().for_each(|turn| turn.forget_record("17"));
+        drop(turns);
+        assert_eq!(noted("there", "c1"), None);
+        assert_eq!(
+            (noted("here", "c1"), noted("elsewhere", "c2")),
+            (Some(vec![false]), Some(vec![false]))
+        );
+        let moved = AddressRecord { address: [10, 0, 0, 3].into(), ..record };
+        note(&owners("there"), "c1");
+        assert!(turns_in_other_sites(&owners("here"), &moved).is_empty());
+    }
+
+    #[test]
+    fn drafts_and_notes_that_cannot_be_read_show_no_records() {
+        let folder = tempfile::tempdir().unwrap();
+        note(folder.path(), "c1");
+        let (folder_of_owner, path) = place(folder.path(), &owner("c1"));
+        fs::copy(&path, folder_of_owner.join("c2:eth0#new")).unwrap();
+        fs::write(folder_of_owner.join("c3:eth0"), "{").unwrap();
+        let shown: Vec<_> = node_records(folder.path()).into_iter().map(|it| it.owner).collect();
+        assert_eq!(shown, [owner("c1")]);
+    }
 }

@@ -11,7 +11,7 @@ use ipam_kit::{Error, Result};
 
 use crate::ledger::{RecordLedger, RecordToken, Revision};
 use crate::mark::OwnerMark;
-use crate::node_records::{forget_in_other_sites, node_records};
+use crate::node_records::{node_records, turns_in_other_sites};
 use crate::owner_file::OwnerFile;
 use crate::server::{AddressRecord, Deleted, RecordServer, Rewritten};
 use crate::sight::Marked;
@@ -30,7 +30,9 @@ impl<S: RecordServer> RecordLedger<S> {
         let (mut read, mut seen) = (Vec::new(), Vec::new());
         for lease in &change.drop {
             match token.seen_record(lease) {
-                Some(record) => seen.push(record),
+                Some(record) => {
+                    seen.push(AddressRecord { text: self.text(owner, None)?, ..record })
+                }
                 None => read.extend(self.read_same(owner, lease)?),
             }
         }
@@ -114,9 +116,10 @@ impl<S: RecordServer> RecordLedger<S> {
         let is_named = mark.sticky.as_ref().is_some_and(|sticky| sticky.minutes > 0);
         let kept = is_named.then(|| mark.kept_text(scope, self.rules.longest_text)).flatten();
         if let Some(text) = kept {
+            let mut elsewhere = turns_in_other_sites(&self.call.owners, record);
             match self.server.write(record, &text)? {
                 Rewritten::Done(_) => {
-                    forget_in_other_sites(&self.call.owners, &record.id);
+                    elsewhere.iter_mut().for_each(|turn| turn.forget_record(&record.id));
                     return Ok(true);
                 }
                 Rewritten::Changed => return Ok(false),
@@ -132,12 +135,13 @@ impl<S: RecordServer> RecordLedger<S> {
     /// # Errors
     /// The server did not confirm it, or refuses.
     pub(crate) fn delete_surely(&mut self, record: &AddressRecord) -> Result<bool> {
+        let mut elsewhere = turns_in_other_sites(&self.call.owners, record);
         for _ in 0..TRIES {
             match self.server.delete(record)? {
                 Deleted::Changed => return Ok(false),
                 Deleted::Unknown if self.server.read(&record.id)?.is_some() => {}
                 Deleted::Done | Deleted::Unknown => {
-                    forget_in_other_sites(&self.call.owners, &record.id);
+                    elsewhere.iter_mut().for_each(|turn| turn.forget_record(&record.id));
                     return Ok(true);
                 }
             }
