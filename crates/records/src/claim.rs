@@ -1,4 +1,4 @@
-//! Claims: a record for each address that is taken, and the outcomes that end in none.
+//! Claims: a record for each address that is taken, and the outcomes without a record.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -109,7 +109,7 @@ impl<S: RecordServer> RecordLedger<S> {
         let was_viewed_free = sight.is_some_and(|sight| sight.is_whole);
         // Before anything is deleted: an owner whose mark does not fit is refused.
         let text = self.text(owner, name.as_ref().map(|(name, mark)| (*name, mark)))?;
-        // All others lose the name; an address that is kept for it stays so if another is claimed.
+        // All others lose the name; an address that is kept for it stays kept if another is claimed.
         let (held, kept): (Vec<&Marked>, Vec<&Marked>) =
             named.into_iter().partition(|named| named.mark.holder.is_some());
         let kept = kept.into_iter().filter(|kept| Some(kept.record.address) == address);

@@ -33,7 +33,7 @@ impl<S: RecordServer> RecordLedger<S> {
                 }
                 return Err(error.and(withdrawn.err()));
             }
-            // What was made is the owner's, and the next view shows it.
+            // The next view shows the records that were made: they are the owner's.
             Ok(Some(Refused::Unknown)) => return Ok(Commit::Unknown),
             Ok(Some(refused)) => {
                 self.withdraw(owner, &made)?;
@@ -203,8 +203,7 @@ impl<S: RecordServer> RecordLedger<S> {
     }
 }
 
-/// Ends the attempts of a change of which nothing is left. Records whose release has begun may be
-/// gone.
+/// Notes that a change has left nothing. Records whose release has begun may be gone.
 fn restore(token: &mut RecordToken, before: Option<OwnerRecords>, has_unknown: bool) {
     if has_unknown || token.turn.note() == before.as_ref() {
         return;

@@ -24,13 +24,13 @@ use crate::sight::{SubnetSight, Watch};
 /// How often a list is read until it shows a record that exists.
 const LOOKS: u32 = 3;
 
-/// After which time a record that was deleted is looked for again. A write that takes longer is
-/// followed by a list.
+/// How long after its deletion a record is looked for again. A write that takes longer is followed
+/// by a list.
 pub(crate) const REVIVAL: Duration = Duration::from_secs(2);
 
 impl<S: RecordServer> RecordLedger<S> {
-    /// Reads the subnets of the records that were made, and refuses what another record meets. Of
-    /// the owner's records, those that a request of unknown outcome made beside them are deleted.
+    /// Reads the subnets of the records that were made, and refuses claims that meet other records.
+    /// It deletes the owner's records that a request of unknown outcome made beside them.
     /// A server that makes one record of an address may still make two with one sticky name.
     pub(crate) fn confirm_all(
         &mut self,
@@ -93,7 +93,7 @@ impl<S: RecordServer> RecordLedger<S> {
     }
 
     /// Refuses claims whose replaced records are there again: the server was writing one when it was
-    /// deleted. An owner whose write takes longer than [`REVIVAL`] looks itself.
+    /// deleted. If the write takes longer than [`REVIVAL`], its owner looks.
     ///
     /// # Errors
     /// Code 11: too little time is left.

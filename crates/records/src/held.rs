@@ -58,7 +58,7 @@ impl<S: RecordServer> RecordLedger<S> {
             subnets.entry(subnet).or_insert_with_key(|id| bare_subnet(id));
         }
         let of_network = match self.memory.used(self.call.network.as_str()).is_empty() {
-            // The memory may be lost, and the pools may have been others.
+            // The memory may be lost, and the pools may have changed.
             true => self.all_subnets()?,
             false => self.subnets_of_network()?,
         };
@@ -84,7 +84,7 @@ impl<S: RecordServer> RecordLedger<S> {
         Ok(shown(turn, held, true, sights))
     }
 
-    /// Reads the noted records of an owner; `None` if one is not as it was noted.
+    /// Reads the noted records of an owner; `None` if the owner has lost one of them.
     pub(crate) fn read_noted(
         &mut self,
         owner: &Owner,
@@ -108,7 +108,7 @@ impl<S: RecordServer> RecordLedger<S> {
         Ok(Some(held))
     }
 
-    /// Reads a record of an owner; `None` if the owner has it no more.
+    /// Reads a record of an owner; `None` if the owner does not have it.
     fn read_own(
         &mut self,
         owner: &Owner,
@@ -167,7 +167,7 @@ impl<S: RecordServer> RecordLedger<S> {
     }
 
     /// The subnets in which records of this network may be: those that it has used on this node, and
-    /// those of its pools. Without any, all subnets of the server.
+    /// those of its pools. If both are unknown, all subnets of the server.
     ///
     /// # Errors
     /// The server cannot be reached.

@@ -1,4 +1,4 @@
-//! Leases as records of a server, as a ledger.
+//! A ledger over the records of a server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
@@ -38,7 +38,7 @@ pub struct RecordLedger<S> {
     pub(crate) memory: SiteMemory,
     pub(crate) rules: ServerRules,
     pub(crate) call: RecordCall,
-    /// Whether what the node noted of an owner counts. Not after it proved wrong.
+    /// Whether the owner's note counts. It does not after it proved wrong.
     pub(crate) trusts_notes: bool,
     /// Whether a change of this call has an unknown outcome.
     pub(crate) has_unknown: bool,
@@ -52,7 +52,7 @@ pub struct RecordLedger<S> {
     first: Option<File>,
 }
 
-/// The subject of a call, which nothing changes.
+/// The subject of a call. It does not change.
 #[derive(Debug)]
 pub(crate) struct RecordCall {
     pub(crate) network: NetworkName,
@@ -60,18 +60,18 @@ pub(crate) struct RecordCall {
     pub(crate) node: Option<String>,
     /// Whether the call takes addresses.
     pub(crate) claims: bool,
-    /// Whether the call ends what an owner holds.
+    /// Whether the call releases addresses.
     pub(crate) releases: bool,
     /// The pod, for the text of a record.
     pod: String,
     /// The files of owners.
     pub(crate) owners: PathBuf,
-    /// The pools of the call, as far as they can be read.
+    /// The pools of the call that can be read.
     pub(crate) pools: Vec<PoolRequest>,
     pub(crate) deadline: Deadline,
 }
 
-/// The guard of a commit: what a view has shown.
+/// The guard of a commit: the sight of a view.
 #[derive(Debug)]
 pub struct RecordToken {
     pub(crate) turn: OwnerFile,
@@ -110,12 +110,12 @@ impl Revision {
         json!(self)
     }
 
-    /// Reads what came back with a lease.
+    /// Reads the revision that came back with a lease.
     pub(crate) fn read(lease: &Lease) -> Option<Self> {
         Self::deserialize(&lease.revision).ok()
     }
 
-    /// The record of a lease, as far as the lease has it.
+    /// The record of a lease, without its text.
     pub(crate) fn record(self, lease: &Lease) -> AddressRecord {
         let Self { id, stamp, .. } = self;
         AddressRecord {
@@ -146,7 +146,7 @@ impl RecordToken {
         is_seen.then(|| revision.record(lease))
     }
 
-    /// Whether a change says of all that the owner holds what becomes of it.
+    /// Whether a change names each lease that the owner holds.
     pub(crate) fn fits(&self, change: &Change<'_>, trusts_notes: bool) -> bool {
         let named = [&change.keep, &change.leave, &change.drop];
         let named: Option<BTreeSet<_>> = named
@@ -194,8 +194,8 @@ impl<S: RecordServer> RecordLedger<S> {
         Ok(())
     }
 
-    /// Whether this claim is the first of those that the node makes at the same time, and so the one
-    /// that takes its address in order. A node that cannot tell has no other.
+    /// Whether this claim is the first of those that the node makes at the same time. The first one
+    /// takes its address in order. If the lock fails, each is the first.
     pub(crate) fn is_first(&mut self) -> bool {
         if self.first.is_some() {
             return true;
@@ -231,7 +231,7 @@ impl<S: RecordServer> Ledger for RecordLedger<S> {
 
     fn open(config: S::Config, request: &Request) -> Result<Self> {
         let server = S::open(config, request)?;
-        // Whatever server is asked, the notes and locks of an owner are those of the recorded one.
+        // The notes and locks of an owner are those of the recorded server, also if another is asked.
         let folder = request.state_dir()?.root().join(S::FOLDER).join(short_hash(&server.site()));
         let server = present::proven::<S>(request, &known(request)).unwrap_or(server);
         let memory =

@@ -43,7 +43,7 @@ struct SiteRecord {
     /// The sight that proved a restored server.
     #[serde(skip_serializing_if = "Option::is_none")]
     missing: Option<MissingRecord>,
-    /// The ids of records of this node whose addresses others have: a takeover explains it.
+    /// The ids of records of this node whose addresses others have, perhaps by a takeover.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     replaced: BTreeSet<String>,
     /// When a person accepted the server, in milliseconds since 1970.
@@ -58,14 +58,14 @@ struct SubnetNote {
     read: u64,
 }
 
-/// A record that an owner of this node has by its note, and the server no more.
+/// A record that an owner of this node has by its note, and that the server lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MissingRecord {
     pub(crate) address: IpAddr,
     pub(crate) owner: NotedOwner,
     /// The sight in words.
     pub(crate) sight: String,
-    /// Whether a person has begun to claim what is missing: only the acceptance of the server ends it.
+    /// Whether a person has begun to claim the missing records. Then only `accept` ends the refusal.
     pub(crate) is_certain: bool,
 }
 
@@ -127,7 +127,7 @@ impl SiteMemory {
         });
     }
 
-    /// Forgets the pools of a subnet that is not as it was.
+    /// Forgets the pools of a subnet that has changed.
     pub(crate) fn forget_pools_of(&mut self, subnet: &str) {
         self.store.remember_hint(|record| record.pools.retain(|_, note| note.subnet.id != subnet));
     }
@@ -204,10 +204,11 @@ impl SiteMemory {
         self.store.record().seen.get(subnet).is_some_and(|seen| now().abs_diff(*seen) < time)
     }
 
-    /// Fails if the server was seen to be restored, until that is explained or a person accepts it.
+    /// Fails if the server was seen to be restored. The release of the missing record ends that, and so
+    /// does `accept`.
     ///
     /// # Errors
-    /// Code 11, with what to do.
+    /// Code 11, with advice.
     pub(crate) fn check_not_restored(&self, server: &str) -> Result<()> {
         self.missing().map_or(Ok(()), |missing| Err(restored(server, &missing.sight)))
     }
@@ -225,12 +226,13 @@ impl SiteMemory {
         Err(error)
     }
 
-    /// Forgets that a record is missing: its release explains it, unless a person knows better.
+    /// Forgets that a record is missing, because its owner has released it. If a person has begun to
+    /// claim the missing records, the server is refused until `accept`.
     pub(crate) fn explain_missing(&mut self) {
         self.store.remember(|record| drop(record.missing.take_if(|it| !it.is_certain)));
     }
 
-    /// Remembers that a person has begun to claim what is missing.
+    /// Remembers that a person has begun to claim the missing records.
     pub(crate) fn remember_recovery(&mut self) {
         if self.is_trusting && self.store.record().missing.as_ref().is_some_and(|it| !it.is_certain)
         {
@@ -244,8 +246,8 @@ impl SiteMemory {
         self.store.record().replaced.contains(id)
     }
 
-    /// Remembers the records of this node that were replaced by those of other owners, of those that
-    /// its owners still have by their notes.
+    /// Remembers a record of this node that was replaced by one of another owner. Records that no note
+    /// names are forgotten.
     pub(crate) fn remember_replaced(&mut self, id: &str, is_noted: impl Fn(&str) -> bool) {
         self.store.remember(|record| {
             record.replaced.retain(|id| is_noted(id));
@@ -253,8 +255,8 @@ impl SiteMemory {
         });
     }
 
-    /// From when on records of this node prove that the server was restored, in milliseconds since
-    /// 1970.
+    /// The time of the last `accept`, in milliseconds since 1970. Only later records of this node prove
+    /// that the server was restored.
     pub(crate) fn accepted(&self) -> u64 {
         self.store.record().accepted.unwrap_or_default()
     }
@@ -278,7 +280,7 @@ fn restored(server: &str, sight: &str) -> ipam_kit::Error {
     untrusted(format!(
         "{sight}: {server} was restored from a backup, or a person deleted the record"
     ))
-    .advise("if a person deleted it after its container had ended, run `accept --config FILE` of the allocator on this node")
+    .advise(format!("if {server} was not restored, and the container of that record has ended, run `accept --config FILE` of the allocator on this node"))
 }
 
 #[cfg(test)]
@@ -355,7 +357,7 @@ mod tests {
             assert!(memory(&folder, true).check_not_restored("Test").is_ok());
             end(&mut memory(&folder, false));
         }
-        // After a claim that trusts the server, a person ends it alone.
+        // After a claim that trusts the server, only `accept` ends the refusal.
         memory(&folder, false).miss("Test", missing()).unwrap_err();
         memory(&folder, true).remember_recovery();
         memory(&folder, false).explain_missing();

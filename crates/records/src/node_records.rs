@@ -94,7 +94,7 @@ pub(crate) fn turns_in_other_sites(owners: &Path, record: &AddressRecord) -> Vec
     turns
 }
 
-/// Forgets an owner of which no DEL comes any more.
+/// Forgets an owner whose last attempt is over.
 fn forget(owners: &Path, owner: &NotedOwner) {
     if let Ok(mut turn) = OwnerFile::take(owners, owner, Instant::now(), false)
         && turn.note().is_some_and(OwnerRecords::is_over)
@@ -103,7 +103,7 @@ fn forget(owners: &Path, owner: &NotedOwner) {
     }
 }
 
-/// The names and paths in a folder; none if it is missing.
+/// The names and paths in a folder; empty if it is missing.
 fn entries(folder: &Path) -> Vec<(String, PathBuf)> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,

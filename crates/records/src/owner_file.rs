@@ -1,4 +1,4 @@
-//! The file of an owner: the lock of its calls on this node, and what the latest of them knew.
+//! The file of an owner: the lock of its calls on this node, and the knowledge of the latest.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -71,7 +71,7 @@ pub(crate) struct Attempt {
 /// all files.
 const LONGEST: u64 = 4 * 1024;
 
-/// After how long a request of a killed call is certainly over, in milliseconds.
+/// The time after which a request of a killed call is certainly over, in milliseconds.
 const SETTLED: u64 = 600_000;
 
 impl Attempt {
@@ -193,7 +193,7 @@ impl OwnerFile {
         self.leave(note.records, false);
     }
 
-    /// Forgets an owner that holds nothing.
+    /// Forgets an owner without records.
     pub(crate) fn forget(&mut self) {
         self.note = None;
         if let Some(file) = &mut self.file
@@ -222,7 +222,7 @@ pub(crate) fn place(folder: &Path, owner: &NotedOwner) -> (PathBuf, PathBuf) {
     (folder, path)
 }
 
-/// The file that a note is written to before it replaces those before.
+/// The file that a note is written to before it replaces the file.
 fn draft(path: &Path) -> PathBuf {
     beside(path, "#new")
 }

@@ -20,7 +20,7 @@ use crate::sight::Marked;
 const TRIES: u32 = 3;
 
 impl<S: RecordServer> RecordLedger<S> {
-    /// Makes a change that releases alone.
+    /// Makes a change that only releases.
     pub(crate) fn release(
         &mut self,
         owner: &Owner,
@@ -65,7 +65,7 @@ impl<S: RecordServer> RecordLedger<S> {
         Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() })
     }
 
-    /// The outcome of a release of what has changed since it was seen.
+    /// The outcome of a release whose lease has changed since it was seen.
     fn outdated(&mut self) -> Commit<RecordToken> {
         self.trusts_notes = false;
         Commit::Lost { taken: Vec::new(), view: None }

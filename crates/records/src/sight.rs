@@ -27,7 +27,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// A look at an owner's records alone.
+    /// A look at the records of an owner and of nothing else.
     pub(crate) fn of(owner: &Owner) -> Self {
         let (names, addresses, noted, known) = Default::default();
         Self { owner: owner.clone(), names, addresses, noted, known }
@@ -54,7 +54,7 @@ pub(crate) struct SubnetSight {
     several: BTreeMap<IpAddr, usize>,
     /// The owner's records.
     pub(crate) own: Vec<Marked>,
-    /// The records that have a watched name: of other owners, or of none.
+    /// The records that have a watched name, of other owners or without an owner.
     pub(crate) named: Vec<Marked>,
     /// The records of watched addresses.
     pub(crate) watched: BTreeMap<IpAddr, AddressRecord>,
@@ -62,7 +62,7 @@ pub(crate) struct SubnetSight {
     confirmed: BTreeSet<String>,
     /// Addresses that were kept for a name whose time is over.
     pub(crate) expired: BTreeMap<IpAddr, AddressRecord>,
-    /// Addresses that are kept for a name, and of which the list did not show since when.
+    /// Whether an address is kept for a name, and the list did not show since when.
     has_kept_without_time: bool,
 }
 
@@ -83,13 +83,13 @@ impl SubnetSight {
         }
     }
 
-    /// A subnet of which nothing is known.
+    /// A subnet that was not listed.
     pub(crate) fn unseen(subnet: &Subnet, watch: &Watch) -> Self {
         Self::new(subnet, watch)
     }
 
-    /// Lists a subnet; `None` if the server lacks the subnet. `start` is what the texts of the needed
-    /// records begin with, if not all are needed.
+    /// Lists a subnet; `None` if the server lacks the subnet. With `start`, only records whose texts
+    /// begin with it are needed.
     ///
     /// # Errors
     /// The server cannot be reached, or refuses.
@@ -114,8 +114,8 @@ impl SubnetSight {
         Ok(Some(sight))
     }
 
-    /// Lists the subnet again with times, to find addresses that are kept for nothing; false if the
-    /// times are known.
+    /// Lists the subnet again with times, to find addresses that were kept too long; false if
+    /// the times are known.
     ///
     /// # Errors
     /// The server cannot be reached, or refuses.
@@ -135,7 +135,7 @@ impl SubnetSight {
             || self.watched.values().any(|record| record.id.is_empty())
     }
 
-    /// A record of the owner: the known one of its address, if the list does not show its id. Of
+    /// A record of the owner. If the list does not show its id, it is the known one of its address; of
     /// two records of an address, one may be known.
     fn known_record(&self, record: AddressRecord) -> AddressRecord {
         let known = self.watch.known.get(&record.address).filter(|_| record.id.is_empty());
@@ -166,7 +166,7 @@ impl SubnetSight {
         }
     }
 
-    /// Whether another record than the owner's has an address.
+    /// Whether a record of an address is not the owner's.
     pub(crate) fn is_shared(&self, address: IpAddr) -> bool {
         let own = self.own.iter().filter(|own| own.record.address == address).count();
         self.count(address) > own

@@ -1,4 +1,4 @@
-//! Views for an ADD: what the owner holds, and what is free.
+//! Views for an ADD: the owner's leases, and the free addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -63,7 +63,7 @@ impl<S: RecordServer> RecordLedger<S> {
             addresses: requests.iter().filter_map(|request| request.requested).collect(),
             ..Watch::of(owner)
         };
-        // Before the lists: what is noted later may be missing in them.
+        // Before the lists: they may lack a record that is noted later.
         let noted = self.noted();
         let mut sights = Vec::new();
         for subnet in subnets.into_values() {
@@ -106,8 +106,8 @@ impl<S: RecordServer> RecordLedger<S> {
         Ok(View { pools, ..view })
     }
 
-    /// Whether the server chooses the address of every pool of a subnet, and nothing else of the
-    /// subnet is needed than the owner's records.
+    /// Whether the server chooses the address of every pool of a subnet, so that only the owner's
+    /// records are needed.
     fn is_by_store(&self, query: &ViewQuery<'_>, found: &[SubnetPool], subnet: &Subnet) -> bool {
         let requests = query.requests.iter().zip(query.scans).zip(found);
         let mut here = requests.filter(|(_, pool)| pool.has(&subnet.id));
@@ -118,9 +118,9 @@ impl<S: RecordServer> RecordLedger<S> {
             })
     }
 
-    /// Looks for the owner's records in a subnet of which nothing else is needed: at those of this
-    /// node, if they show its latest one. Otherwise another node may have taken that address, or the
-    /// server was restored.
+    /// Looks for the owner's records in a subnet where nothing else is needed. The records of this
+    /// node are enough if they show its latest one. Otherwise another node may have taken that address,
+    /// or the server was restored.
     fn look_by_store(
         &mut self,
         query: &ViewQuery<'_>,
