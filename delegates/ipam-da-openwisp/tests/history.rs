@@ -7,164 +7,60 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-use std::collections::BTreeMap;
-use std::io::Write;
 use std::thread::sleep;
 use std::time::Duration;
 
-use ipam_testkit::history::cluster::{Fault, Lease, Nodes, Store, Window};
-use ipam_testkit::history::site::{Site, assert_sound, collect_all};
-use ipam_testkit::history::workload::{Progress, Report, Workload, now, seed};
-use ipam_testkit::history::{Outcome, Verb, has_double, judge, plant_double};
+use ipam_testkit::history::records::{
+    MarkedRecord, Plan, RecordStore, SUBNETS, assert_sound_on_records,
+};
 use ipam_testkit::openwisp::{ORGANIZATION, OpenWisp, Record, TOKEN};
 use ipam_testkit::world::full_size;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Later than any request of a killed call can be done.
-const LATE: Duration = Duration::from_secs(10);
-
-/// The records of two subnets with fewer addresses than there are owners.
 struct Records<'a> {
     server: &'a OpenWisp,
     subnets: [String; 2],
 }
 
-impl<'a> Records<'a> {
-    #[track_caller]
-    fn on(server: &'a OpenWisp) -> Self {
-        let subnets = ["10.5.0.0/27", "fd05::/120"]
-            .map(|cidr| server.subnet(Some(ORGANIZATION), cidr, &format!("of {cidr}")));
-        Self { server, subnets }
-    }
-
-    fn all(&self) -> Vec<Record> {
-        self.subnets.iter().flat_map(|subnet| self.server.records(subnet)).collect()
-    }
-}
-
-impl Store for Records<'_> {
+impl RecordStore for Records<'_> {
     const NAME: &'static str = "openwisp";
 
-    fn configure(&self, ipam: &mut Map<String, Value>, endpoints: &[String], timeout: &str) {
-        let pools = self.subnets.iter().map(|subnet| json!({"name": subnet})).collect();
-        ipam.insert("pools".to_owned(), pools);
-        let openwisp = json!({"urls": endpoints, "token": TOKEN, "timeout": timeout});
-        ipam.insert("openwisp".to_owned(), openwisp);
+    fn subnets(&self) -> &[String] {
+        &self.subnets
     }
 
-    fn leases(&self) -> Vec<Lease> {
-        self.all().iter().map(lease).collect()
+    fn section(&self, endpoints: &[String], timeout: &str) -> Value {
+        json!({"urls": endpoints, "token": TOKEN, "timeout": timeout})
     }
 
-    /// A record is the owner's, too.
-    fn owners(&self) -> Vec<Value> {
-        let mut owners: BTreeMap<(String, String), Vec<Value>> = BTreeMap::new();
-        for Lease { node, container, address } in self.leases() {
-            owners.entry((node, container)).or_default().push(json!({"address": address}));
-        }
-        let document = |((node, container), leases)| json!({"node": node, "container": container, "leases": Value::Array(leases)});
-        owners.into_iter().map(document).collect()
+    fn records(&self) -> Vec<MarkedRecord> {
+        let marked = |Record { id, address, description, .. }| MarkedRecord {
+            id,
+            address: address.parse().unwrap(),
+            text: description,
+        };
+        self.subnets.iter().flat_map(|subnet| self.server.records(subnet)).map(marked).collect()
     }
 
-    fn forget_leases(&self) {
-        self.all().iter().for_each(|record| self.server.delete(&record.id));
+    fn delete(&self, id: &str) {
+        self.server.delete(id);
     }
 
-    fn holdings(&self) -> Vec<String> {
-        self.all().into_iter().map(|record| record.description).collect()
-    }
-}
-
-/// Whose record it is, by its mark `ipd:NODE/NETWORK/CONTAINER/IFNAME`.
-fn lease(record: &Record) -> Lease {
-    let mark = record.description.strip_prefix("ipd:").unwrap();
-    let mut parts = mark.split([' ', '/']);
-    let node = uuid(parts.next().unwrap().strip_prefix('~').unwrap());
-    let container = parts.nth(1).unwrap().to_owned();
-    Lease { node, container, address: record.address.parse().unwrap() }
-}
-
-/// The identity of a node, of which a mark has 22 characters of base64url.
-fn uuid(text: &str) -> String {
-    const DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let value = |digit| DIGITS.find(digit).unwrap();
-    let bits: String = text.chars().map(|digit| format!("{:06b}", value(digit))).collect();
-    let number = u128::from_str_radix(&bits[..128], 2).unwrap();
-    let digits = format!("{number:032x}");
-    let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
-    parts.join("-")
-}
-
-/// Kills the server and starts it again, so often while the work goes on.
-fn restart(server: &OpenWisp, progress: &Progress, times: usize) -> Vec<Window> {
-    let mut windows = Vec::new();
-    let every = progress.operations() / (times + 1);
-    while windows.len() < times && !progress.is_over() {
-        if progress.begun() < every * (windows.len() + 1) {
-            sleep(SECOND / 50);
-            continue;
-        }
-        let from = now();
-        server.kill();
+    fn disturb(&self, _number: usize) {
+        self.server.kill();
         sleep(SECOND);
-        server.restart();
-        windows.push(Window { fault: Fault::Killed, from, until: now() });
+        self.server.restart();
     }
-    windows
-}
-
-/// All calls have ended, and failed only with a full subnet, or told to try again.
-#[track_caller]
-fn assert_ended(report: &Report) {
-    assert!(report.hung.is_empty(), "{:?}", report.hung);
-    let known = [11, 100, 105, 111].map(Some);
-    let mut others = report.failures.iter().filter(|failure| !known.contains(&failure.code));
-    assert_eq!(others.next(), None);
-    let adds = report.calls.iter().filter(|call| call.verb == Verb::Add);
-    let (done, failed): (Vec<_>, Vec<_>) =
-        adds.partition(|call| matches!(call.outcome, Outcome::Done(_)));
-    assert!(done.len() > failed.len(), "{} ADDs were done, {} were not", done.len(), failed.len());
 }
 
 #[test]
 fn no_address_ever_has_two_holders_whatever_happens_to_the_server() {
     let server = OpenWisp::start();
-    let nodes = Nodes::new(vec![server.url()], Records::on(&server));
-    let (operations, restarts) = if full_size() { (3_000, 12) } else { (150, 2) };
-    let workload = Workload {
-        seed: seed(),
-        workers: 9,
-        operations,
-        owners_per_worker: 4,
-        kills: 100,
-        call_time: SECOND / 4,
-        limit: 120 * SECOND,
-    };
-    let (mut report, windows) =
-        workload.run_while(&nodes, |progress| restart(&server, progress, restarts));
-    let _ = writeln!(std::io::stderr(), "history on openwisp: seed {}, {report}", workload.seed);
-    assert_eq!(windows.len(), restarts);
-    assert!(report.kills > 0);
-    assert!(nodes.is_quiet_within(60 * SECOND), "processes live on");
-    assert_ended(&report);
-    nodes.remember(&windows);
-    sleep(LATE);
-    assert_sound(&nodes, &report);
-
-    let calm =
-        Workload { operations: operations / 5, kills: 0, seed: workload.seed + 1, ..workload };
-    let later = calm.run(&nodes);
-    assert_ended(&later);
-    report.append(later);
-    assert_sound(&nodes, &report);
-    // It would be seen.
-    plant_double(&mut report.calls);
-    let (violations, _) = judge(&report.calls, |call| nodes.settled(call));
-    assert!(has_double(&violations), "{violations:?}");
-
-    nodes.release_all(&workload);
-    collect_all(&nodes);
-    assert_eq!(nodes.holdings(), [""; 0]);
+    let subnets =
+        SUBNETS.map(|cidr| server.subnet(Some(ORGANIZATION), cidr, &format!("of {cidr}")));
+    let (operations, disturbances) = if full_size() { (3_000, 12) } else { (150, 2) };
+    let plan = Plan { operations, disturbances, call_time: SECOND / 4, late: 10 * SECOND };
+    assert_sound_on_records(server.url(), &Records { server: &server, subnets }, &plan);
 }

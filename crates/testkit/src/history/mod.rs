@@ -6,6 +6,7 @@
 
 pub mod cluster;
 pub mod old_nodes;
+pub mod records;
 pub mod site;
 pub mod workload;
 
