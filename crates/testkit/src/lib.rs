@@ -45,6 +45,7 @@ pub mod openwisp;
 pub mod outlasting;
 pub mod pages;
 pub mod phpipam;
+pub mod record_site;
 pub mod servers;
 pub mod typed;
 pub mod vectors;

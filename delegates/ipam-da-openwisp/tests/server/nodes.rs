@@ -7,7 +7,7 @@ use ipam_testkit::openwisp::{ORGANIZATION, OpenWisp};
 use ipam_testkit::world::Host;
 use serde_json::json;
 
-use crate::site::{Node, Site};
+use crate::site::{Node, Site, make_twin};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -82,7 +82,7 @@ fn a_record_beside_another_one_stays_with_its_owner_and_is_not_kept_for_a_name()
     let site = Site::new();
     let node = site.node().with_in_pools("sticky", "web").with_in_pools("keep", "1h");
     let address = node.address("c1");
-    site.twin(&address, "a printer");
+    make_twin(site.server, &address, "a printer");
     assert_eq!(node.address("c1"), address);
     assert_eq!(site.records().len(), 2);
     node.del("c1");

@@ -3,7 +3,7 @@
 use ipam_testkit::node::members;
 use ipam_testkit::openwisp::{Fate, OPERATOR, ORGANIZATION, Relay};
 
-use crate::site::{Node, Site};
+use crate::site::{Node, Site, make_twin};
 
 /// Two nodes with a lease each, and a record that a person made.
 fn mixed() -> (Site<'static>, [Node; 2], [String; 3]) {
@@ -59,7 +59,7 @@ fn lint_reports_two_records_of_one_address_and_marks_that_it_cannot_read() {
     let site = Site::new();
     let node = site.node();
     let address = node.address("c1");
-    site.twin(&address, "a second");
+    make_twin(site.server, &address, "a second");
     let outcome = node.typed(&["lint"]);
     let told = format!("{}{}", outcome.stdout, outcome.stderr);
     assert!(told.contains(&address), "{told}");

@@ -1,0 +1,203 @@
+//! A subnet of a server of address records, with those who use it.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::node::{self, Node, Store, given, within};
+use crate::openwisp::{self, ORGANIZATION, OpenWisp};
+use crate::phpipam::{self, PhpIpam};
+use crate::world::{Outcome, start, wait};
+
+/// The verbs that runtimes call.
+pub const VERBS: [&str; 4] = node::VERBS;
+
+/// A server of address records.
+pub trait RecordServer: Store + Sized + 'static {
+    type Record: Debug + PartialEq;
+
+    /// No program shows these texts.
+    const SECRETS: &'static [&'static str];
+
+    /// The server that all tests of this binary share.
+    fn of_all_tests() -> &'static Self;
+
+    /// Makes a subnet, and returns its id.
+    fn make_subnet(&self, cidr: &str, name: &str) -> String;
+
+    fn records_in(&self, subnet: &str) -> Vec<Self::Record>;
+
+    fn address_of(record: &Self::Record) -> &str;
+
+    /// A node with the settings that the tests need.
+    fn prepared(node: Node<Self>) -> Node<Self> {
+        node
+    }
+}
+
+impl RecordServer for OpenWisp {
+    type Record = openwisp::Record;
+
+    const SECRETS: &'static [&'static str] = &[openwisp::TOKEN];
+
+    fn of_all_tests() -> &'static Self {
+        Self::shared()
+    }
+
+    fn make_subnet(&self, cidr: &str, name: &str) -> String {
+        self.subnet(Some(ORGANIZATION), cidr, name)
+    }
+
+    fn records_in(&self, subnet: &str) -> Vec<openwisp::Record> {
+        self.records(subnet)
+    }
+
+    fn address_of(record: &openwisp::Record) -> &str {
+        &record.address
+    }
+
+    fn prepared(node: Node<Self>) -> Node<Self> {
+        node.with("organization", ORGANIZATION)
+    }
+}
+
+impl RecordServer for PhpIpam {
+    type Record = phpipam::Record;
+
+    const SECRETS: &'static [&'static str] = &[phpipam::CODE, phpipam::PASSWORD];
+
+    fn of_all_tests() -> &'static Self {
+        Self::shared()
+    }
+
+    fn make_subnet(&self, cidr: &str, name: &str) -> String {
+        self.subnet(cidr, name)
+    }
+
+    fn records_in(&self, subnet: &str) -> Vec<phpipam::Record> {
+        self.records(subnet)
+    }
+
+    fn address_of(record: &phpipam::Record) -> &str {
+        &record.address
+    }
+}
+
+/// A subnet that no other test uses.
+pub struct RecordSite<'a, S> {
+    pub server: &'a S,
+    /// The id of the subnet.
+    pub subnet: String,
+    pub cidr: String,
+}
+
+impl<S: RecordServer> RecordSite<'static, S> {
+    /// 254 addresses on the server that all tests share.
+    #[track_caller]
+    pub fn new() -> Self {
+        Self::of_bits(24)
+    }
+
+    /// Some of the first 256 addresses of a network of its own.
+    #[track_caller]
+    pub fn of_bits(bits: u8) -> Self {
+        static COUNT: AtomicU8 = AtomicU8::new(1);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        Self::on(S::of_all_tests(), &format!("10.99.{count}.0/{bits}"))
+    }
+}
+
+impl<'a, S: RecordServer> RecordSite<'a, S> {
+    #[track_caller]
+    pub fn on(server: &'a S, cidr: &str) -> Self {
+        let subnet = server.make_subnet(cidr, &format!("of {cidr}"));
+        Self { server, subnet, cidr: cidr.to_owned() }
+    }
+
+    /// A node that knows the subnet by its id.
+    pub fn node(&self) -> Node<S> {
+        self.node_at(&self.server.address())
+    }
+
+    /// The same through another endpoint.
+    pub fn node_at(&self, url: &str) -> Node<S> {
+        // The server may be slow while other tests run.
+        S::prepared(Node::at(&[url.to_owned()]).with_pools(&[&self.subnet])).patient()
+    }
+
+    /// So many nodes, each with an identity of its own.
+    pub fn nodes(&self, count: usize) -> Vec<Node<S>> {
+        (0..count).map(|n| self.node().named(&format!("node-{n}"))).collect()
+    }
+
+    #[track_caller]
+    pub fn records(&self) -> Vec<S::Record> {
+        self.server.records_in(&self.subnet)
+    }
+
+    /// How many records each address has.
+    #[track_caller]
+    pub fn addresses(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for record in self.records() {
+            *counts.entry(S::address_of(&record).to_owned()).or_default() += 1;
+        }
+        counts
+    }
+
+    #[track_caller]
+    pub fn assert_empty(&self) {
+        assert_eq!(self.records(), []);
+    }
+
+    /// The host of this number in the subnet.
+    pub fn host(&self, number: u8) -> String {
+        let (network, _) = self.cidr.rsplit_once('.').unwrap();
+        format!("{network}.{number}")
+    }
+}
+
+/// A call that ends by itself within four seconds; under load, one with less may be ended by its
+/// own deadline.
+#[track_caller]
+pub fn brief<S: Store>(node: &Node<S>, verb: &str, known: &Value) -> Outcome {
+    let mut network = node.network();
+    for (key, value) in known.as_object().unwrap() {
+        network["prevResult"][key] = value.clone();
+    }
+    let mut command = node.command(verb, "c1");
+    command.env("IPAM_DELEGATED_DEADLINE_MS", "4000");
+    within(Duration::from_secs(30), || wait(start(command, &network)))
+}
+
+/// Every verb of an attachment that holds this result fails with the code of its place in
+/// [`VERBS`], tells these parts, and shows no secret.
+#[track_caller]
+pub fn assert_told<S: RecordServer>(
+    node: &Node<S>,
+    what: &str,
+    result: &Value,
+    codes: [u64; 4],
+    parts: &[&str],
+) {
+    for (verb, code) in VERBS.into_iter().zip(codes) {
+        let known = if verb == "ADD" { json!({}) } else { given(result) };
+        let outcome = brief(node, verb, &known);
+        let all = format!("{outcome:?}");
+        let shown = S::SECRETS.iter().find(|secret| all.contains(**secret));
+        assert!(shown.is_none(), "{what}: {verb} shows a secret: {all}");
+        let (found, text) = outcome.failure();
+        // Under load, a call may be ended by its own deadline.
+        let is_late = code == 11 && found == 111;
+        assert!(found == code || is_late, "{what}: {verb}: {found} {text}");
+        if is_late {
+            continue;
+        }
+        for part in parts {
+            assert!(text.contains(part), "{what}: {verb} without {part:?}: {text}");
+        }
+    }
+}
