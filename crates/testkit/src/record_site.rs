@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::net::Ipv4Addr;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
@@ -200,4 +202,66 @@ pub fn assert_told<S: RecordServer>(
             assert!(text.contains(part), "{what}: {verb} without {part:?}: {text}");
         }
     }
+}
+
+/// For the data of a call, in KiB; the kernel refuses more.
+const MEMORY: u64 = 8 * 1024;
+
+const HELD: u32 = 4_000;
+
+/// The verbs fit into 8 MiB in a subnet with 4,000 addresses, which `hold` makes on the server.
+#[track_caller]
+pub fn assert_little_memory<S: RecordServer>(server: &S, hold: impl FnOnce(&str, Vec<String>)) {
+    let site = RecordSite::on(server, "10.1.0.0/16");
+    let first = u32::from(Ipv4Addr::new(10, 1, 0, 10));
+    hold(&site.subnet, (first..first + HELD).map(|it| Ipv4Addr::from(it).to_string()).collect());
+    let node = site.node();
+    limited(&node, "ADD", &json!({})).success();
+    limited(&node, "STATUS", &json!({})).success();
+    let attachment = json!({"containerID": "c1", "ifname": "eth0"});
+    limited(&node, "GC", &json!({"cni.dev/valid-attachments": [attachment]})).success();
+    limited(&node, "DEL", &json!({})).success();
+    assert_eq!(site.records().len(), HELD as usize);
+}
+
+/// A call with so much memory.
+fn limited<S: Store>(node: &Node<S>, verb: &str, members: &Value) -> Outcome {
+    let mut network = node.network();
+    network.as_object_mut().unwrap().append(&mut members.as_object().unwrap().clone());
+    let inside = node.command(verb, "c1");
+    let mut limited = Command::new("sh");
+    limited.args(["-c", &format!("ulimit -d {MEMORY}; exec \"$@\""), "sh"]);
+    limited.arg(inside.get_program()).env_clear();
+    limited.envs(inside.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    limited.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    wait(start(limited, &network))
+}
+
+/// A server whose database comes back from a backup gives no addresses until a person accepts it.
+#[track_caller]
+pub fn assert_refused_until_accepted<S: RecordServer, B>(
+    server: &S,
+    back_up: impl FnOnce() -> B,
+    restore: impl FnOnce(&B),
+) {
+    let site = RecordSite::on(server, "10.1.0.0/24");
+    let node = site.node();
+    node.add("before");
+    let backup = back_up();
+    let result = node.add("after");
+    restore(&backup);
+    for (verb, container, codes) in
+        [("ADD", "c3", &[11][..]), ("STATUS", "", &[50]), ("CHECK", "after", &[11, 104])]
+    {
+        let known = if verb == "CHECK" { given(&result) } else { json!({}) };
+        let (code, text) = node.call_with(verb, container, &known).failure();
+        assert!(codes.contains(&code), "{verb}: {code} {text}");
+        assert!(verb == "CHECK" || text.contains("reassert"), "{verb}: {text}");
+    }
+    assert_eq!(site.records().len(), 1, "an address was given");
+    // The server has nothing of it to release.
+    node.del_known("after", &result).success();
+    node.told(&["accept"]);
+    node.add("c3");
+    assert_eq!(site.records().len(), 2);
 }
