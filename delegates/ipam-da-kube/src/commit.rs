@@ -84,21 +84,11 @@ fn confirm_and_release(
     let noted = noted.filter(|note| note.node == owner.scope.node && session.trusts_notes);
     for lease in &change.keep {
         let Some(mut seen) = held_of(lease).cloned() else { continue };
-        if let Some(sticky) = &seen.mark.sticky {
-            match session.hold_again(owner, sticky)? {
-                Outcome::Done(mark) => seen.mark.sticky = Some(mark),
-                Outcome::Unknown => return Ok(Outcome::Unknown),
-                Outcome::Lost | Outcome::Missing => {
-                    session.trusts_notes = false;
-                    return Ok(Outcome::Lost);
-                }
-            }
-        }
         // The entry comes first: what a kill leaves is the owner's by the entry.
         if session.overlap_check && !session.inherit(owner, &mut seen)? {
             return Ok(Outcome::Lost);
         }
-        match session.confirm(owner, &seen)? {
+        match session.confirm_and_hold(owner, &seen)? {
             Outcome::Done(mark) => {
                 let is_complete = noted.as_ref().is_some_and(|note| note.has_complete(lease));
                 // A reservation that had to be made again protected nothing meanwhile.
@@ -139,6 +129,31 @@ impl LeaseSession {
         // A note may have shown an earlier state.
         self.trusts_notes &= matches!(confirmed, Outcome::Done(_));
         Ok(confirmed)
+    }
+
+    /// Writes an owner into its own lease, and then into the object of its sticky name: a DEL that
+    /// comes between has seen the object as this call has, so the object is another one for the later
+    /// of both.
+    fn confirm_and_hold(&mut self, owner: &Owner, seen: &HeldLease) -> Result<Outcome<LeaseMark>> {
+        let confirmed = self.confirm(owner, seen)?;
+        let (Outcome::Done(mark), Some(sticky)) = (&confirmed, &seen.mark.sticky) else {
+            return Ok(confirmed);
+        };
+        let held = self.hold_again(owner, sticky);
+        if let Ok(Outcome::Done(sticky)) = held {
+            return Ok(Outcome::Done(LeaseMark { sticky: Some(sticky), ..mark.clone() }));
+        }
+        self.trusts_notes = false;
+        // A DEL that has removed object and reservation does not see the one that was made again.
+        let made = mark.reservation.as_ref().filter(|made| !seen.mark.has_reservation(made));
+        let deleted = match made {
+            Some(made) => self.delete_reservation(seen.address(), made).map(drop),
+            None => Ok(()),
+        };
+        match held {
+            Ok(outcome) => deleted.map(|()| outcome.map(|_| mark.clone())),
+            Err(error) => Err(error.and(deleted.err())),
+        }
     }
 
     /// Writes the id of the owner into an entry of its pod's earlier sandbox; false if the entry has

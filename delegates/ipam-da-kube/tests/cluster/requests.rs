@@ -215,7 +215,7 @@ fn of_sticky_names() {
     let object = |verb: &str| format!("{verb} stickyleases/10.1.2.0-24.web 200");
     counter.assert_sends(&[GET, make, PATCH, RESERVE], || result = node.add("c1"));
     let confirm = reservation("PATCH", "10.1.2.3");
-    counter.assert_sends(&[GET, &object("PATCH"), &confirm], || result = node.add("c1"));
+    counter.assert_sends(&[GET, &confirm, &object("PATCH")], || result = node.add("c1"));
     let (read, delete) = (reservation("GET", "10.1.2.3"), reservation("DELETE", "10.1.2.3"));
     let ends = [&object("DELETE"), &delete, PATCH];
     counter.assert_sends(&ends, || drop(node.del_known("c1", &result).success()));

@@ -1,12 +1,12 @@
 //! Who gets the address of a sticky name, and when.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
 use ipam_testkit::kube::Node as NodeObject;
 use ipam_testkit::node::addresses;
-use ipam_testkit::whereabouts::{POOLS, RESERVATIONS};
+use ipam_testkit::whereabouts::POOLS;
 use ipam_testkit::world::{start, wait};
 use serde_json::{Value, json};
 
@@ -359,37 +359,5 @@ fn of_replicas_that_come_at_once_one_gets_the_name() {
         assert_eq!(held.len(), 1, "{before}: {held:?}");
         assert_eq!(winners[0].1, [format!("{}/24", held[0].address)]);
         desk.objects().assert_consistent();
-    }
-}
-
-#[test]
-fn a_del_releases_a_name_whose_reservation_others_edit_meanwhile() {
-    for knows_leases in [false, true] {
-        let desk = sticky_desk();
-        let node = desk.sticky_node("node-1", "web", "0s");
-        let uid = desk.create_pod("web-0", "");
-        let pod = StickySandbox::of_pod(&desk, &node, "c1", "web-0", &uid);
-        let added = pod.add();
-        let relay = desk.relayed();
-        let client = desk.client.clone();
-        let edits = Arc::new(Mutex::new(0));
-        let its = edits.clone();
-        relay.decide(move |ask| {
-            let mut edits = its.lock().unwrap();
-            let is_deletion = ask.method == "DELETE" && ask.target.contains(RESERVATIONS);
-            if is_deletion && *edits < 2 {
-                *edits += 1;
-                let edit = json!({"metadata": {"annotations": {"by": edits.to_string()}}});
-                client.patch(ask.target.split('?').next().unwrap(), &edit);
-            }
-            Fate::Pass
-        });
-        match knows_leases {
-            true => pod.del_known(&added),
-            false => pod.del(),
-        }
-        assert_eq!(*edits.lock().unwrap(), 2);
-        assert_eq!(desk.sticky("web"), None);
-        assert!(desk.held().is_empty() && desk.objects().reservations().is_empty());
     }
 }

@@ -1,5 +1,6 @@
 //! Addresses that stay with a name.
 
+mod amid;
 mod deployments;
 mod faults;
 mod history;
