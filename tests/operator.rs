@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with helpers of their own")]
 
-use std::os::unix::fs::symlink;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
+use ipam_testkit::node_site::{by, without_override};
 use ipam_testkit::world::{World, binary, start, wait, with};
 use serde_json::{Value, json};
 
@@ -184,26 +186,60 @@ fn release_of_an_address_without_a_record_warns_as_well() {
     assert!(dry.stderr.contains("check whether it runs"), "{dry:?}");
 }
 
-#[test]
-fn a_lease_in_the_record_of_another_network_is_released_there_alone() {
+/// A world with two networks that share a pool; the record of the other one has the address.
+fn sharing(state: &str) -> World {
     let world = world();
     let mut network = world.network(json!(["ipam-ds-x", "ipam-da-x"]));
+    network["ipam"]["stateDir"] = json!(world.path(state));
+    world.conflist("10-net.conflist", &network);
     network["name"] = "shares-the-pool".into();
     world.call("ADD", "c1", &network).success();
     let rows = json!([lease("10.0.0.2", "c1")]);
     world.answer("ipam-da-x", "list", &rows);
     world.answer("ipam-da-x", "release", &rows);
-    assert_eq!(world.typed(&["list", "net", "--json"]).success()[0]["record"], "elsewhere");
-    let before = world.asked().len();
-    for yes in [&[][..], &["--yes"]] {
-        let outcome = world.typed(&[&["release", "net", "10.0.0.2"], yes].concat());
-        let named = "the record of c1 on the network shares-the-pool has 10.0.0.2";
-        assert!(outcome.stderr.contains(named), "{outcome:?}");
-        assert_eq!(outcome.exit == Some(0), yes.is_empty(), "{outcome:?}");
+    world
+}
+
+#[test]
+fn a_lease_in_the_record_of_another_network_is_released_there_alone() {
+    // The second folder is not the one of the host.
+    for state in ["state", "own-state"] {
+        let world = sharing(state);
+        assert_eq!(world.typed(&["list", "net", "--json"]).success()[0]["record"], "elsewhere");
+        let before = world.asked().len();
+        for yes in [&[][..], &["--yes"]] {
+            let outcome = world.typed(&[&["release", "net", "10.0.0.2"], yes].concat());
+            let named = "the record of c1 on the network shares-the-pool has 10.0.0.2";
+            assert!(outcome.stderr.contains(named), "{outcome:?}");
+            assert_eq!(outcome.exit == Some(0), yes.is_empty(), "{outcome:?}");
+        }
+        for asked in &world.asked()[before..] {
+            assert_eq!(asked["asked"], "release --json --config - 10.0.0.2");
+        }
     }
+}
+
+#[test]
+fn networks_that_cannot_be_listed_may_have_a_lease_in_their_records() {
+    let world = sharing("state");
+    let folder = world.path("state/attachments");
+    fs::set_permissions(&folder, PermissionsExt::from_mode(0o311)).unwrap();
+    let typed = |words: &[&str]| {
+        let typed = by(without_override(), &world.typing(words)).spawn().unwrap();
+        wait(typed)
+    };
+    let listed = typed(&["list", "net", "--json"]).success();
+    assert_eq!(listed[0]["record"], "unreadable", "{listed}");
+    let before = world.asked().len();
+    let dry = typed(&["release", "net", "10.0.0.2"]);
+    assert!(dry.stderr.contains("the records of c1 cannot be read"), "{dry:?}");
+    let refused = typed(&["release", "net", "10.0.0.2", "--yes"]);
+    assert_eq!(refused.exit, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("cannot list "), "{refused:?}");
     for asked in &world.asked()[before..] {
         assert_eq!(asked["asked"], "release --json --config - 10.0.0.2");
     }
+    fs::set_permissions(&folder, PermissionsExt::from_mode(0o700)).unwrap();
 }
 
 #[test]

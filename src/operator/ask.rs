@@ -1,5 +1,6 @@
 //! Questions to every allocator of a network, and this node's records of the leases they answer.
 
+use std::cell::OnceCell;
 use std::net::IpAddr;
 
 use serde_json::{Map, Value};
@@ -32,6 +33,7 @@ pub(crate) struct AllocatorLease {
     pub row: Row,
     pub address: IpAddr,
     node_records: NodeRecords,
+    record_state: OnceCell<Option<RecordState>>,
 }
 
 /// This node's records of one network.
@@ -118,7 +120,8 @@ pub(crate) fn ask_leases(
             identity.push_str(&row.get(key).to_string());
         }
         if known.insert(identity, Value::Null).is_none() {
-            leases.push(AllocatorLease { row, address, node_records });
+            let record_state = OnceCell::new();
+            leases.push(AllocatorLease { row, address, node_records, record_state });
         }
     }
     Ok(leases)
@@ -139,47 +142,42 @@ pub(crate) struct RecordState {
     /// that of another network has the address.
     pub state: &'static str,
     pub record: Option<Record>,
+    /// The other network, if the state is `elsewhere`: networks may share a pool.
+    pub elsewhere: Option<NetworkName>,
+}
+
+impl RecordState {
+    fn without_record(state: &'static str) -> Self {
+        Self { state, record: None, elsewhere: None }
+    }
 }
 
 impl AllocatorLease {
-    /// Looks up the record of the owner; `None` for a lease of another node, or without an owner.
-    pub(super) fn record_state(&self) -> Option<RecordState> {
-        let here = self.state_here()?;
-        let elsewhere = match here.state {
-            "none" | "other" => self.recorded_elsewhere(),
-            _ => None,
-        };
-        Some(elsewhere.map_or(here, |(_, says)| says))
+    /// Looks up the record of the owner, once; `None` for a lease of another node, or without an owner.
+    pub(super) fn record_state(&self) -> Option<&RecordState> {
+        self.record_state.get_or_init(|| self.look_up_record()).as_ref()
     }
 
-    /// The same, of this network alone.
-    fn state_here(&self) -> Option<RecordState> {
-        let Ok(attachments) = self.attachments()? else {
-            return Some(RecordState { state: "unreadable", record: None });
-        };
-        let mut best = RecordState { state: "none", record: None };
-        for attachment in attachments {
-            if best.state != "held" {
-                best = self.node_records.look(self.address, &attachment).unwrap_or(best);
-            }
+    fn look_up_record(&self) -> Option<RecordState> {
+        let own = &self.node_records;
+        let here = own.state_of(self)?;
+        if !matches!(here.state, "none" | "other") {
+            return Some(here);
         }
-        Some(best)
-    }
-
-    /// Finds another network of this node whose record of the owner has the address: networks may
-    /// share a pool.
-    pub(super) fn recorded_elsewhere(&self) -> Option<(NetworkName, RecordState)> {
-        let NodeRecords { state, network: own, .. } = &self.node_records;
-        networks(state).ok()?.into_iter().filter(|network| network != own).find_map(|network| {
-            let node_records =
-                NodeRecords { network: network.clone(), ..self.node_records.clone() };
-            let there = Self { row: self.row.clone(), address: self.address, node_records };
-            let says = there.state_here()?;
-            // A record that cannot be read, or of an ADD that runs, may have it.
-            let may_have =
-                !matches!(says.state, "none" | "other" | "empty" | "failed" | "forgotten");
-            may_have.then_some((network, RecordState { state: "elsewhere", ..says }))
-        })
+        let Ok(networks) = networks(&own.state) else {
+            return Some(RecordState::without_record("unreadable"));
+        };
+        let elsewhere =
+            networks.into_iter().filter(|network| *network != own.network).find_map(|network| {
+                let there = NodeRecords { network: network.clone(), ..own.clone() };
+                let says = there.state_of(self)?;
+                // A record that cannot be read, or of an ADD that runs, may have it.
+                let may_have =
+                    !matches!(says.state, "none" | "other" | "empty" | "failed" | "forgotten");
+                let elsewhere = Some(network);
+                may_have.then_some(RecordState { state: "elsewhere", elsewhere, ..says })
+            });
+        Some(elsewhere.unwrap_or(here))
     }
 
     /// Lists the places of the records that may name it; empty for a lease of another node or
@@ -188,28 +186,41 @@ impl AllocatorLease {
     /// # Errors
     /// The records could not be listed.
     pub(super) fn records(&self) -> Result<Vec<RecordPlace>> {
-        let attachments = self.attachments().transpose()?.unwrap_or_default();
         let node_records = &self.node_records;
+        let attachments = node_records.attachments_of(&self.row).transpose()?.unwrap_or_default();
         Ok(attachments
             .iter()
             .map(|its| RecordPlace::of(&node_records.state, &node_records.network, its))
             .collect())
     }
+}
 
-    /// Lists the attachments of this node that may own it; `None` for a lease of another node, or
+impl NodeRecords {
+    /// Looks up the record of a lease's owner on this network alone.
+    fn state_of(&self, lease: &AllocatorLease) -> Option<RecordState> {
+        let Ok(attachments) = self.attachments_of(&lease.row)? else {
+            return Some(RecordState::without_record("unreadable"));
+        };
+        let mut best = RecordState::without_record("none");
+        for attachment in attachments {
+            if best.state != "held" {
+                best = self.look(lease.address, &attachment).unwrap_or(best);
+            }
+        }
+        Some(best)
+    }
+
+    /// Lists the attachments of this node that may own a lease; `None` for a lease of another node, or
     /// without an owner.
-    fn attachments(&self) -> Option<Result<Vec<Attachment>>> {
-        let node_records = &self.node_records;
-        let member = |key: &str| self.row.get(key).as_str();
-        if member("node")
-            .is_some_and(|node| !node_records.node.is_empty() && node != node_records.node)
-        {
+    fn attachments_of(&self, row: &Row) -> Option<Result<Vec<Attachment>>> {
+        let member = |key: &str| row.get(key).as_str();
+        if member("node").is_some_and(|node| !self.node.is_empty() && node != self.node) {
             return None;
         }
         let container = ContainerId::parse(member("containerID")?).ok()?;
         let ifnames = match member("ifname") {
             Some(name) => Ok(vec![IfName::parse(name).ok()?]),
-            None => node_records.ifnames(&container),
+            None => self.ifnames(&container),
         };
         Some(ifnames.map(|ifnames| {
             let mut attachments = Vec::new();
@@ -220,14 +231,12 @@ impl AllocatorLease {
             attachments
         }))
     }
-}
 
-impl NodeRecords {
     fn look(&self, address: IpAddr, attachment: &Attachment) -> Option<RecordState> {
         match RecordFile::look(&RecordPlace::of(&self.state, &self.network, attachment)) {
             Presence::Absent => None,
             Presence::Held((record, true)) => {
-                Some(RecordState { state: "busy", record: Some(record) })
+                Some(RecordState { record: Some(record), ..RecordState::without_record("busy") })
             }
             Presence::Held((record, false)) => {
                 let address = address.to_string();
@@ -235,9 +244,9 @@ impl NodeRecords {
                     !held.ips().iter().any(|ip| ip.split('/').next() == Some(&*address))
                 });
                 let state = if is_other { "other" } else { record.state().as_str() };
-                Some(RecordState { state, record: Some(record) })
+                Some(RecordState { record: Some(record), ..RecordState::without_record(state) })
             }
-            Presence::Unreadable(_) => Some(RecordState { state: "unreadable", record: None }),
+            Presence::Unreadable(_) => Some(RecordState::without_record("unreadable")),
         }
     }
 

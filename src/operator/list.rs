@@ -26,15 +26,15 @@ pub(crate) fn show(operator: &Operator, leases: &[AllocatorLease], printed: &mut
 fn row(lease: &AllocatorLease) -> Row {
     let mut row = lease.row.clone();
     let says = lease.record_state();
-    row.set_text_or_null("record", says.as_ref().map(|says| says.state));
-    let record = says.and_then(|says| says.record);
-    if let Some((namespace, pod)) = record.as_ref().and_then(Record::pod) {
+    row.set_text_or_null("record", says.map(|says| says.state));
+    let record = says.and_then(|says| says.record.as_ref());
+    if let Some((namespace, pod)) = record.and_then(Record::pod) {
         row.set_text("namespace", namespace);
         row.set_text("pod", pod);
     }
-    if let Some(last) = record.and_then(|mut record| record.attempts.pop()) {
+    if let Some(last) = record.and_then(|record| record.attempts.last()) {
         row.set_text("netns", &last.header.netns);
-        row.set("chain", last.header.chain.into());
+        row.set("chain", last.header.chain.clone().into());
     }
     row
 }

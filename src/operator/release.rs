@@ -9,6 +9,7 @@ use super::printed::Printed;
 use super::who::{not_held, parse};
 use crate::chain::record::{Opened, RecordFile, networks};
 use ipam_cli::{NAME_WHOLE_ID, OptionSpec, no_lease_of_node, release_summary, usage_error};
+use ipam_kit::cni::NetworkName;
 use ipam_kit::cni::address::parse_cidr;
 use ipam_kit::error::{Error, ErrorCode, Result};
 
@@ -121,22 +122,37 @@ fn remove_from_record(lease: &AllocatorLease) -> Result<()> {
 /// Code 102: the record of another network of this node may have a lease.
 fn look_elsewhere(operator: &Operator, question: &[&str]) -> Result<Printed> {
     let mut printed = Printed::default();
-    let own = operator.network()?.name;
-    if networks(&operator.state()?)?.iter().all(|network| network.as_str() == own) {
+    if !has_other_records(operator)? {
         return Ok(printed);
     }
     let leases = ask_leases(operator, question, &mut printed)?;
-    let mut states = leases.iter().filter_map(|lease| Some((lease, lease.record_state()?.state)));
-    match states.find(|(_, state)| *state == "elsewhere") {
-        Some((lease, _)) => Err(Error::new(ErrorCode::TAKEN, elsewhere(lease))),
+    match leases.iter().find_map(|lease| Some((lease, recorded_elsewhere(lease)?))) {
+        Some((lease, network)) => Err(Error::new(ErrorCode::TAKEN, elsewhere(lease, network))),
         None => Ok(printed),
     }
 }
 
+/// Whether the state folders of the network have records of other networks.
+fn has_other_records(operator: &Operator) -> Result<bool> {
+    let found = operator.network()?;
+    for plugin in operator.our_plugins(&found)? {
+        let request = operator.request(plugin.for_status(), &operator.cni_path())?;
+        let mut known = networks(&request.state_dir()?)?.into_iter();
+        if known.any(|network| network != *request.network.name()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Returns the other network whose record has a lease.
+fn recorded_elsewhere(lease: &AllocatorLease) -> Option<&NetworkName> {
+    lease.record_state()?.elsewhere.as_ref()
+}
+
 /// Says which network has a lease in its record.
-fn elsewhere(lease: &AllocatorLease) -> String {
-    let network = lease.recorded_elsewhere().map(|(network, _)| network.to_string());
-    let (network, address) = (network.unwrap_or_default(), lease.address);
+fn elsewhere(lease: &AllocatorLease, network: &NetworkName) -> String {
+    let address = lease.address;
     format!(
         "the record of {} on the network {network} has {address}: after the container has ended, \
          release it there: ipam-delegated release {network} {address} --yes",
@@ -148,14 +164,19 @@ fn elsewhere(lease: &AllocatorLease) -> String {
 fn use_warning(lease: &AllocatorLease) -> Option<String> {
     let container = lease.row.text("containerID");
     let address = lease.address;
+    if let Some(network) = recorded_elsewhere(lease) {
+        return Some(elsewhere(lease, network));
+    }
     match lease.record_state()?.state {
         "held" => Some(format!(
             "the record of {container} has {address}: the container may be running with it"
         )),
-        "elsewhere" => Some(elsewhere(lease)),
         "none" => Some(format!(
             "{container} holds {address} without a record: it is from before a move, or a leak; \
              check whether it runs"
+        )),
+        "unreadable" => Some(format!(
+            "the records of {container} cannot be read: it may be running with {address}"
         )),
         _ => None,
     }

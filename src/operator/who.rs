@@ -27,7 +27,7 @@ pub(crate) fn run(operator: &Operator) -> Result<Printed> {
     if operator.prints_json() {
         return Ok(printed);
     }
-    for record in leases.iter().filter_map(|lease| lease.record_state()?.record) {
+    for record in leases.iter().filter_map(|lease| lease.record_state()?.record.as_ref()) {
         if let Some(last) = record.attempts.last() {
             let pod = record.pod().map(|(namespace, pod)| format!("pod {namespace}/{pod}, "));
             let (pod, netns) = (pod.unwrap_or_default(), &last.header.netns);
