@@ -53,8 +53,9 @@ pub(crate) fn view(session: &mut LeaseSession, query: &ViewQuery<'_>) -> Result<
         pools.insert(name, shown);
     }
     if is_claim {
+        let is_first_view = session.cluster.is_none();
         session.meet_cluster(pools.values())?;
-        if let (Some(cluster), Some(note)) = (&session.cluster, &note) {
+        if let (true, Some(cluster), Some(note)) = (is_first_view, &session.cluster, &note) {
             let (container, ifname) = (query.owner.container.as_str(), query.owner.ifname.as_str());
             note.warn_of_leases_elsewhere(cluster, container, ifname);
         }

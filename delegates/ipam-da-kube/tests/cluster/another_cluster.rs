@@ -4,7 +4,7 @@ use std::fs;
 
 use ipam_testkit::kube::{Grant, Kubeconfig, Login};
 use ipam_testkit::node::{addresses, given};
-use ipam_testkit::whereabouts::{Crds, Objects, POOLS, RESERVATIONS};
+use ipam_testkit::whereabouts::{API, Crds, Objects, POOLS, RESERVATIONS};
 use serde_json::{Value, json};
 
 use crate::common::node::{Node, POOL, SUBNET, change_note};
@@ -190,6 +190,29 @@ fn a_network_claims_in_each_cluster_that_was_accepted() {
     fs::write(desk.kubeconfig_path(), theirs).unwrap();
     assert_another(node.del_known("c3", &results[1]));
     node.del_known("c4", &results[2]).success();
+}
+
+#[test]
+fn an_add_with_several_views_tells_of_a_lease_elsewhere_once() {
+    let desk = Desk::new(&v094());
+    let node = Node::of(&desk);
+    node.add("c1");
+    let own = fs::read(desk.kubeconfig_path()).unwrap();
+    There::Nothing.reach(&desk);
+    node.told(&["accept"]);
+    let node = node.with_subnets(&["10.9.0.0/24"]);
+    node.add("c2");
+    let node = node.with_subnets(&[SUBNET]);
+    fs::write(desk.kubeconfig_path(), own).unwrap();
+    desk.client.create(&json!({
+        "apiVersion": API, "kind": "OverlappingRangeIPReservation",
+        "metadata": {"namespace": desk.namespace, "name": "10.1.2.3"},
+        "spec": {"podref": "a/b", "containerid": "foreign", "ifname": "eth0"},
+    }));
+    let added = node.call("ADD", "c2");
+    let told = added.stderr.matches("c2/eth0 holds 10.9.0.2 in the cluster").count();
+    assert_eq!(told, 1, "{added:?}");
+    assert_ne!(added.ips(), ["10.1.2.3/24"]);
 }
 
 #[test]
