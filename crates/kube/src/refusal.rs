@@ -204,8 +204,8 @@ impl<'a> RequestContext<'a> {
                 let (kind, rule) = (self.role(), self.rule());
                 // It denies requests until it has read the rules.
                 error
-                    .advise("if the API server has just started, call again")
                     .advise(format!("give {user} {kind} with the rule {rule}"))
+                    .advise("if the API server has just started, call again")
             }
             // A quota, a plugin of admission, a namespace that is going: no right is missing.
             None => error,

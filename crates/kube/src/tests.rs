@@ -124,9 +124,9 @@ fn what_refuses_is_told_with_what_to_do_and_is_not_away() {
             forbidden("jane"),
             &[
                 "denied the request (403): nodes \"n\" is forbidden: User \"jane\" cannot get",
-                "; if the API server has just started, call again",
-                "; give jane a ClusterRole with the rule {\"apiGroups\": [\"\"], \"resources\": [\"nodes\"], \
-               \"verbs\": [\"get\"], \"resourceNames\": [\"n\"]}",
+                "at the cluster scope; give jane a ClusterRole with the rule {\"apiGroups\": [\"\"], \
+               \"resources\": [\"nodes\"], \"verbs\": [\"get\"], \"resourceNames\": [\"n\"]}; \
+               if the API server has just started, call again",
             ],
         ),
         (
@@ -350,7 +350,7 @@ fn a_list_that_the_server_has_forgotten_begins_anew() {
 fn a_list_that_is_refused_names_the_rule() {
     let message = r#"User "jane" cannot list resource "nodes""#;
     let error = names(&always(&status(403, "Forbidden", message, "")), "").unwrap_err();
-    let rule = r#"give jane a ClusterRole with the rule {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}"#;
+    let rule = r#"give jane a ClusterRole with the rule {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}; if the API server has just started, call again"#;
     assert!(error.in_full().ends_with(rule), "{}", error.in_full());
     let error = names(&always(&http(200, &object("n"))), "").unwrap_err();
     assert!(error.to_string().contains("is not a Kubernetes API server"), "{error}");
