@@ -176,4 +176,4 @@ impl fmt::Debug for EtcdClient {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -16,7 +16,7 @@ const BOUND: Duration = Duration::from_secs(15);
 
 /// The message of an answer, to a transaction or about an etcd lease: the header with the cluster
 /// and the revision, and that it was done or the lease's id.
-fn answer() -> Reply {
+pub(crate) fn answer() -> Reply {
     Reply::Say(vec![0x0a, 4, 0x08, 7, 0x18, 9, 0x10, 42])
 }
 
@@ -31,7 +31,7 @@ fn client_for(servers: &[&str], timeout: &str, credentials: Option<EtcdCredentia
     EtcdClient::new(&store, credentials, ErrorCode::TRY_AGAIN, Deadline::after(LONG)).unwrap()
 }
 
-fn client(servers: &[&Fake]) -> EtcdClient {
+pub(crate) fn client(servers: &[&Fake]) -> EtcdClient {
     let urls: Vec<&str> = servers.iter().map(|server| &*server.url).collect();
     client_for(&urls, "60s", None)
 }

@@ -68,11 +68,23 @@ impl LockQueue {
         Ok(true)
     }
 
-    /// Keeps our place in the queue, which etcd ends 10 seconds after a call was killed.
-    pub(super) fn keep_place(&mut self, client: &mut EtcdClient) {
-        if let Some(ticket) = &mut self.ticket {
-            ticket.keep(client);
-        }
+    /// Keeps our place in the queue, which etcd ends 10 seconds after a call was killed. Answers false
+    /// if that failed.
+    pub(super) fn keep_place(&mut self, client: &mut EtcdClient) -> bool {
+        self.ticket.as_mut().is_none_or(|ticket| ticket.keep(client))
+    }
+
+    /// A queue with a place whose renewal is due.
+    #[cfg(test)]
+    pub(super) fn with_due_place(client: &mut EtcdClient, lock: &PluginLock) -> Self {
+        let mut ticket = LockTicket::draw(client, lock);
+        ticket.iter_mut().for_each(LockTicket::make_due);
+        Self { ticket, refused: 0 }
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_due_place(&self) -> bool {
+        self.ticket.as_ref().is_some_and(LockTicket::is_due)
     }
 
     /// Counts a refusal. After some of them it draws a ticket, as the plugin does.

@@ -30,8 +30,8 @@ pub(super) struct LockTicket {
     key: String,
     /// The revision that made the key.
     since: i64,
-    /// When its etcd lease was granted or renewed last.
-    renewed: Instant,
+    /// When the renewal of its etcd lease is due.
+    renew_at: Instant,
 }
 
 /// For how long etcd keeps what a killed process held, in seconds.
@@ -39,6 +39,9 @@ const LEASE: i64 = 10;
 
 /// How old the etcd lease of a ticket gets before it is renewed.
 const RENEWAL: Duration = Duration::from_secs(LEASE.unsigned_abs() / 3);
+
+/// How long after a failed renewal another one is tried.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The value of our keys in a queue. Those of host-etcd are empty, and no program reads them.
 const OURS: &str = "ipam-delegated";
@@ -135,7 +138,7 @@ impl LockTicket {
     /// Takes the lock if it is free, else a place in its queue, as the plugin does.
     /// `None` if that failed this time.
     pub(super) fn draw(client: &mut EtcdClient, lock: &PluginLock) -> Option<Self> {
-        let renewed = Instant::now();
+        let renew_at = Instant::now() + RENEWAL;
         let lease = client.grant(LEASE).map_err(log_refusal).ok()?;
         let (key, value) = match lock {
             PluginLock::Key(key) => (key.clone(), lease.to_string()),
@@ -144,7 +147,7 @@ impl LockTicket {
         let absent = Compare::create_revision(key.as_str(), CompareOp::Equal, 0);
         let put = TxnOp::put(key.as_str(), value, Some(PutOptions::new().with_lease(lease)));
         let answer = client.write(&Txn::new().when([absent]).and_then([put]));
-        let mut ticket = Self { lease, key, since: 0, renewed };
+        let mut ticket = Self { lease, key, since: 0, renew_at };
         match answer.map_err(log_refusal) {
             Ok(Some(EtcdAnswer { response, revision, .. })) if response.succeeded() => {
                 ticket.since = revision;
@@ -158,16 +161,16 @@ impl LockTicket {
         }
     }
 
-    /// Keeps the lock, or its place in the queue, while the call waits.
-    pub(super) fn keep(&mut self, client: &mut EtcdClient) {
+    /// Keeps the lock, or its place in the queue, while the call waits. Answers false if its
+    /// renewal failed: the call then draws a place that etcd has ended again.
+    pub(super) fn keep(&mut self, client: &mut EtcdClient) -> bool {
+        if !self.is_due() {
+            return true;
+        }
         let now = Instant::now();
-        if now.duration_since(self.renewed) < RENEWAL {
-            return;
-        }
-        match client.renew(self.lease) {
-            Ok(()) => self.renewed = now,
-            Err(error) => debug!("cannot keep {}: {error}", self.key),
-        }
+        let renewed = client.renew(self.lease);
+        self.renew_at = now + if renewed.is_ok() { RENEWAL } else { RETRY };
+        renewed.inspect_err(|error| debug!("cannot keep {}: {error}", self.key)).is_ok()
     }
 
     /// Gives the lock to the next process.
@@ -176,6 +179,16 @@ impl LockTicket {
         if let Err(error) = client.revoke(self.lease) {
             debug!("cannot release {}, which goes when its etcd lease ends: {error}", self.key);
         }
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        Instant::now() >= self.renew_at
+    }
+
+    /// Makes its renewal due.
+    #[cfg(test)]
+    pub(super) fn make_due(&mut self) {
+        self.renew_at = Instant::now();
     }
 
     fn guard(&self) -> Compare {

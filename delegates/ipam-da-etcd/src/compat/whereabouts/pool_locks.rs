@@ -79,7 +79,7 @@ impl PoolQueues {
         subnets: &[IpNet],
         found: &[KeyValue],
     ) -> Result<bool> {
-        self.queues.values_mut().for_each(|queue| queue.keep_place(client));
+        self.keep_places(client);
         for subnet in subnets {
             let mutex = keys.mutex(*subnet);
             let queue = match mutex.is_held(found, self.ticket(*subnet)) {
@@ -91,6 +91,11 @@ impl PoolQueues {
             }
         }
         Ok(false)
+    }
+
+    /// Keeps the places, until one cannot be kept: each further failure would take as long.
+    fn keep_places(&mut self, client: &mut EtcdClient) {
+        self.queues.values_mut().all(|queue| queue.keep_place(client));
     }
 
     /// Waits after a lost race for a pool, each time longer; then queues in its mutex. Answers
@@ -134,4 +139,34 @@ impl PoolQueues {
 fn random() -> u32 {
     let [.., a, b, c, d] = RandomState::new().build_hasher().finish().to_be_bytes();
     u32::from_be_bytes([a, b, c, d])
+}
+
+#[cfg(test)]
+mod tests {
+    use ipam_testkit::fake_grpc::fake;
+
+    use super::*;
+    use crate::client::tests::{answer, client};
+
+    #[test]
+    fn a_renewal_that_fails_is_the_last_one_of_a_turn() {
+        let server = fake(|_| answer());
+        let mut connected = client(&[&server]);
+        connected.read(&Txn::new()).unwrap();
+        let keys = ValueKeys::new("/whereabouts");
+        let mut queues = PoolQueues::default();
+        for subnet in ["10.1.0.0/24", "10.2.0.0/24", "10.3.0.0/24"] {
+            let subnet = subnet.parse().unwrap();
+            let queue = LockQueue::with_due_place(&mut connected, &keys.mutex(subnet));
+            queues.queues.insert(subnet, queue);
+        }
+        let due = |queues: &PoolQueues| {
+            queues.queues.values().filter(|queue| queue.has_due_place()).count()
+        };
+        assert_eq!(due(&queues), 3);
+        // A client without a connection renews nothing.
+        let mut cut = client(&[&server]);
+        queues.keep_places(&mut cut);
+        assert_eq!(due(&queues), 2);
+    }
 }
