@@ -408,53 +408,6 @@ fn twenty_at_once_on_several_nodes_hold_addresses_of_their_own() {
 }
 
 #[test]
-fn an_add_from_as_many_pools_as_a_transaction_bears_can_be_released() {
-    let etcd = Etcd::start();
-    let subnets: Vec<String> = (1..=42).map(|n| format!("10.{n}.0.0/24")).collect();
-    let subnets: Vec<&str> = subnets.iter().map(String::as_str).collect();
-    let node_of = |most| node(&etcd).with_subnets(&subnets[..most]);
-    for (verb, code) in [("ADD", 7), ("STATUS", 50)] {
-        let call = node_of(42).call(verb, if verb == "ADD" { "c1" } else { "" });
-        let (found, text) = call.failure();
-        assert_eq!(found, code, "{text}");
-        assert!(text.contains("42 pools: expected at most 41"), "{text}");
-    }
-    assert_eq!(etcd.keys("/"), [""; 0]);
-    let node = node_of(41);
-    let held = |container: &str| {
-        let values =
-            subnets.iter().filter_map(|subnet| etcd.get(&format!("/whereabouts/{subnet}")));
-        values.filter(|value| value.contains(container)).count()
-    };
-    let (recorded, _, _) = (node.add("recorded"), node.add("indexed"), node.add("bare"));
-    assert_eq!(["recorded", "indexed", "bare"].map(held), [41; 3]);
-    node.del_known("recorded", &recorded).success();
-    node.del("indexed");
-    assert_eq!(etcd.keys(OWNERS).len(), 1);
-    etcd.etcdctl(&["del", "--prefix", OWNERS]);
-    node.del("bare");
-    assert_eq!(["recorded", "indexed", "bare"].map(held), [0; 3]);
-
-    // A place in each mutex: their guards are operations, too.
-    node.add("queued");
-    let requests = etcd.requests();
-    let lease = requests.grant(600).unwrap();
-    let mutexes = subnets[..41].iter().map(|subnet| format!("/whereabouts/{subnet}/694d"));
-    for mutex in mutexes {
-        assert!(requests.create(&mutex, "", lease).unwrap());
-    }
-    std::thread::scope(|scope| {
-        let add = scope.spawn(|| node.add("late"));
-        let places = || etcd.keys("/whereabouts/10.1.0.0/24/").len();
-        within(Duration::from_secs(5), || while places() < 2 {});
-        requests.revoke(lease).unwrap();
-        assert_eq!(addresses(&add.join().unwrap()).len(), 41);
-    });
-    node.told(&["release", "--node", "node-1", "--yes"]);
-    assert_eq!(["queued", "late"].map(held), [0; 2]);
-}
-
-#[test]
 fn a_pool_that_is_too_large_for_etcd_is_an_error_and_stays() {
     let etcd = Etcd::start();
     let node = node(&etcd).with_subnets(&["10.1.0.0/16"]);

@@ -1,4 +1,4 @@
-//! A relay to a server that can lose its answers.
+//! A relay to a server that can lose its answers, or change them.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -20,23 +20,33 @@ impl Relay {
 
     /// A relay on 127.0.0.1 that passes each piece of what a client sends on only once this returns.
     pub fn gated(endpoint: &str, gate: impl Fn(&[u8]) + Send + Sync + 'static) -> Self {
-        Self::with(Ipv4Addr::LOCALHOST, endpoint, Arc::new(gate))
+        Self::with(Ipv4Addr::LOCALHOST, endpoint, Arc::new(gate), None)
+    }
+
+    /// The same, which also changes each frame of the server's answers.
+    pub fn edited(
+        endpoint: &str,
+        gate: impl Fn(&[u8]) + Send + Sync + 'static,
+        edit: impl Fn(&mut [u8]) + Send + Sync + 'static,
+    ) -> Self {
+        Self::with(Ipv4Addr::LOCALHOST, endpoint, Arc::new(gate), Some(Arc::new(edit)))
     }
 
     /// A relay on an address of this machine.
     pub fn on(address: Ipv4Addr, endpoint: &str) -> Self {
-        Self::with(address, endpoint, Arc::new(|_| ()))
+        Self::with(address, endpoint, Arc::new(|_| ()), None)
     }
 
-    fn with(address: Ipv4Addr, endpoint: &str, gate: Gate) -> Self {
+    fn with(address: Ipv4Addr, endpoint: &str, gate: Gate, edit: Option<Edit>) -> Self {
         let listener = TcpListener::bind((IpAddr::from(address), 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let to_lose = Arc::new(AtomicUsize::new(0));
         let (server, losing) = (endpoint.to_owned(), to_lose.clone());
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let (server, losing, gate) = (server.clone(), losing.clone(), gate.clone());
-                thread::spawn(move || relay(client, &server, &losing, gate));
+                let (server, losing) = (server.clone(), losing.clone());
+                let (gate, edit) = (gate.clone(), edit.clone());
+                thread::spawn(move || relay(client, &server, &losing, gate, edit.as_ref()));
             }
         });
         Self { address, to_lose }
@@ -55,8 +65,9 @@ impl Relay {
 }
 
 type Gate = Arc<dyn Fn(&[u8]) + Send + Sync>;
+type Edit = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
 
-fn relay(client: TcpStream, server: &str, losing: &AtomicUsize, gate: Gate) {
+fn relay(client: TcpStream, server: &str, losing: &AtomicUsize, gate: Gate, edit: Option<&Edit>) {
     let Ok(server) = TcpStream::connect(server) else { return };
     let (mut from_client, mut to_server) =
         (client.try_clone().unwrap(), server.try_clone().unwrap());
@@ -70,11 +81,11 @@ fn relay(client: TcpStream, server: &str, losing: &AtomicUsize, gate: Gate) {
         }
         let _ = to_server.shutdown(Shutdown::Write);
     });
-    if losing.load(Ordering::SeqCst) == 0 {
+    if losing.load(Ordering::SeqCst) == 0 && edit.is_none() {
         // It may be TLS.
         let _ = std::io::copy(&mut &server, &mut &client);
     } else {
-        let _ = answers(&server, &client, losing);
+        let _ = answers(&server, &client, losing, edit);
     }
     let _ = client.shutdown(Shutdown::Both);
     let _ = server.shutdown(Shutdown::Both);
@@ -85,6 +96,7 @@ fn answers(
     mut server: &TcpStream,
     mut client: &TcpStream,
     losing: &AtomicUsize,
+    edit: Option<&Edit>,
 ) -> std::io::Result<()> {
     const HEADERS: u8 = 1;
     loop {
@@ -98,6 +110,9 @@ fn answers(
             && losing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, lose).is_ok()
         {
             return Ok(());
+        }
+        if let Some(edit) = edit {
+            edit(&mut frame[9..]);
         }
         client.write_all(&frame)?;
     }

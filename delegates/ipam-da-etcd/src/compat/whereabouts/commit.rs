@@ -10,7 +10,6 @@ use ipam_kit::allocate::ledger::{Change, Claim, Commit, Entry, Taken, View};
 use ipam_kit::allocate::owner_commit::{OwnerGuard, done, withdrawal, withdrawn};
 use ipnet::IpNet;
 
-use super::WhereaboutsLedger;
 use super::found_owners::{FoundOwners, read_owners_of};
 use super::owner_lines::{BARE, BareLines, is_bare, leases_of, pools_of_index};
 use super::pool_txn::{PoolTxn, write_owner};
@@ -18,6 +17,7 @@ use super::pools::{pool_of, pools_of};
 use super::scan::entry_of_line;
 use super::view::pool_views;
 use super::written_values::WrittenValues;
+use super::{DROPS, WhereaboutsLedger};
 use crate::owner_leases::OwnerKeys;
 use crate::page::flatten;
 use crate::pool_value::{PoolValues, SeenPools, changed_values};
@@ -241,7 +241,7 @@ fn finish(
     Ok(done(change, &chosen, answer.revision))
 }
 
-/// Takes claims back. Answers whether the store has confirmed it.
+/// Takes claims back, in parts as a release. Answers whether the store has confirmed all of it.
 fn withdraw(
     ledger: &mut WhereaboutsLedger,
     owner: &Owner,
@@ -250,22 +250,39 @@ fn withdraw(
     written: &SeenPools,
     answer: &EtcdAnswer,
 ) -> Result<bool> {
-    let mut pools = written.clone();
-    for (subnet, pool) in &mut pools {
-        if token.pools.get(subnet).is_none_or(|before| before.value != pool.value) {
-            pool.revision = Some(answer.revision);
-        }
-    }
-    let losers = FoundOwners::default();
-    let Ok(planned) = plan(owner, &pools, losers, change) else { return Ok(false) };
     let owner_index = token.guard.owner_index.clone();
     let guard = OwnerGuard { revision: Some(answer.revision), owner_index };
-    let token = EtcdViewToken { guard, pools, ..EtcdViewToken::default() };
-    let subnets = subnets_of(change, &planned.chosen);
-    let txn = change_txn(ledger, owner, &token, change, &planned, &subnets);
-    let WhereaboutsLedger { session, keys, locks, .. } = ledger;
-    let answer = session.client.write_made(&|| txn.transaction(keys, locks))?;
-    Ok(answer.is_some_and(|answer| answer.response.succeeded()))
+    let pools = written_at(answer.revision, written.clone(), &token.pools);
+    let mut token = EtcdViewToken { guard, pools, ..EtcdViewToken::default() };
+    let mut later = &change.drop[..];
+    while !later.is_empty() {
+        let (drop, rest) = later.split_at(later.len().min(DROPS));
+        later = rest;
+        let leave = change.leave.iter().chain(later).cloned().collect();
+        let part = Change { drop: drop.to_vec(), leave, ..Change::default() };
+        let losers = FoundOwners::default();
+        let Ok(planned) = plan(owner, &token.pools, losers, &part) else { return Ok(false) };
+        let subnets = subnets_of(&part, &planned.chosen);
+        let txn = change_txn(ledger, owner, &token, &part, &planned, &subnets);
+        let WhereaboutsLedger { session, keys, locks, .. } = &mut *ledger;
+        let answer = session.client.write_made(&|| txn.transaction(keys, locks))?;
+        let Some(answer) = answer.filter(|answer| answer.response.succeeded()) else {
+            return Ok(false);
+        };
+        token.pools = written_at(answer.revision, planned.next, &token.pools);
+        token.guard.revision = Some(answer.revision);
+    }
+    Ok(true)
+}
+
+/// Returns the pools after a change at a revision.
+fn written_at(revision: i64, mut after: SeenPools, before: &SeenPools) -> SeenPools {
+    for (subnet, pool) in &mut after {
+        if before.get(subnet).is_none_or(|before| before.value != pool.value) {
+            pool.revision = Some(revision);
+        }
+    }
+    after
 }
 
 /// Returns the outcome of a change that the view itself shows to be lost.
