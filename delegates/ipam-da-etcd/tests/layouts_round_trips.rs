@@ -139,6 +139,8 @@ fn a_value_of_whereabouts_that_this_node_wrote_last_is_not_read() {
         drop(["a", "b"].map(|of| several.add(&format!("{of}{number}"))));
         let third = requests(&etcd, || drop(several.add(&format!("c{number}"))));
         assert_eq!(third, 1, "{number} values");
+        let status = requests(&etcd, || drop(several.call("STATUS", "").success()));
+        assert_eq!(status, 1 + number as u64, "{number} values");
     }
 }
 
