@@ -55,6 +55,8 @@ pub(crate) struct LeaseSession {
     pub(crate) unknown: BTreeSet<IpAddr>,
     /// The objects of sticky names that this call has read; `None` for one that does not exist.
     pub(crate) sticky: BTreeMap<String, Option<StickyLease>>,
+    /// Whether the server has the pod of this call, as soon as it was asked.
+    pub(crate) has_own_pod: Option<bool>,
     /// For how many seconds the requests keep an address after its holder, by the objects of their
     /// names.
     pub(crate) keep: BTreeMap<String, u64>,
@@ -106,6 +108,7 @@ impl LeaseSession {
             holds_more: false,
             unknown: BTreeSet::new(),
             sticky: BTreeMap::new(),
+            has_own_pod: None,
             keep: BTreeMap::new(),
             is_sticky: requested_pools(request).iter().any(|pool| pool.sticky.is_some()),
             began,

@@ -181,7 +181,12 @@ impl LeaseSession {
         if own == podref {
             return Ok(shown.is_some_and(is_own));
         }
-        Ok(!own.is_empty() && self.read_pod(&own)?.as_ref().is_some_and(is_own))
+        if let Some(known) = self.has_own_pod {
+            return Ok(known);
+        }
+        let has_it = !own.is_empty() && self.read_pod(&own)?.as_ref().is_some_and(is_own);
+        self.has_own_pod = Some(has_it);
+        Ok(has_it)
     }
 
     fn other_cluster_of_pods(&self, spec: &StickySpec, holder: &StickyHolder) -> Error {

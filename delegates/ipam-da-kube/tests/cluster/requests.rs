@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::common::node::{Node, Sandbox, change_note};
 use crate::common::relay::Relay;
-use crate::common::sticky::sticky_desk;
+use crate::common::sticky::{StickySandbox, sticky_desk};
 use crate::common::{Desk, changing, v07, v094};
 
 /// A desk whose nodes reach the server through a relay, which counts.
@@ -243,6 +243,45 @@ fn of_sticky_names() {
     // Others pay nothing beside it.
     let plain = Node { pools: counter.node("node-1").pools, ..node };
     counter.assert_sends(&[GET, PATCH, RESERVE], || drop(plain.add("c4")));
+}
+
+#[test]
+fn of_entries_without_an_object_in_a_full_pool() {
+    let counter = Counter::on(sticky_desk());
+    let desk = &counter.desk;
+    let mut node = counter.node("node-1").with_subnets(&["10.1.3.0/29"]);
+    let plain = node.pools.clone();
+    let hosts = 2..=6;
+    for host in hosts.clone() {
+        let pod = format!("web-{host}");
+        node = node.with_in_pools("sticky", pod.as_str());
+        StickySandbox::of_pod(desk, &node, &format!("c{host}"), &pod, "u0").add();
+    }
+    let node = Node { pools: plain, ..node };
+    for (name, _) in desk.sticky_objects() {
+        desk.client.delete(&desk.sticky_path(&name));
+    }
+    let pod = |uid| StickySandbox::of_pod(desk, &node, "c9", "own", uid);
+    let pods = format!("namespaces/{}/pods", desk.namespace);
+    let judged = |host: u8| {
+        [reservation("GET", &format!("10.1.3.{host}")), format!("GET {pods}/web-{host} 404")]
+    };
+    let lists = ["GET ippools/10.1.3.0-29 200", "LIST stickyleases 200"].map(str::to_owned);
+    // The pods are in another cluster: each entry is judged, and the own pod is asked once.
+    let sent = counter.relay.during(|| drop(pod("u1").refused(100)));
+    let mut expected = lists.to_vec();
+    expected.extend(hosts.flat_map(judged));
+    expected.insert(4, format!("GET {pods}/own 404"));
+    assert_eq!(sent, expected);
+    let uid = desk.create_pod("own", "");
+    let sent = counter.relay.during(|| drop(pod(&uid).add()));
+    let mut expected = lists.to_vec();
+    expected.extend(judged(2));
+    expected.push(format!("GET {pods}/own 200"));
+    let removes = ["GET", "DELETE"].map(|verb| reservation(verb, "10.1.3.2"));
+    let patch = "PATCH ippools/10.1.3.0-29 200".to_owned();
+    expected.extend(removes.into_iter().chain([patch.clone(), patch, RESERVE.to_owned()]));
+    assert_eq!(sent, expected);
 }
 
 #[test]
