@@ -83,8 +83,8 @@ pub(crate) enum PodLife {
 pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// The advice for a call that began before the present sandbox of its pod took the address.
-const EARLIER_SANDBOX: &str = "this call is of an earlier sandbox of that pod, whose runtime ends \
-    it; if it is of the latest one, correct the clock of the node and call again";
+const BEGAN_BEFORE: &str = "this call began before the present holder took the address: call \
+    again; if it fails again, correct the clock of the node";
 
 impl LeaseSession {
     /// Fails while the holder of a sticky name may have its address in use.
@@ -113,7 +113,7 @@ impl LeaseSession {
             if holder.since.time() <= time(self.began) {
                 return Ok(());
             }
-            return Err(held_by(spec, holder, EARLIER_SANDBOX));
+            return Err(held_by(spec, holder, BEGAN_BEFORE));
         }
         let pod = self.read_pod(&holder.pod)?;
         let is_ours = |pod: &HolderPod| pod.is_of(&self.pod.uid, &owner.scope.node);

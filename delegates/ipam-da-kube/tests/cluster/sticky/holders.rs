@@ -214,8 +214,10 @@ fn the_next_sandbox_of_a_pod_takes_the_name_from_the_one_before() {
     let ahead = json!({"spec": {"holder": {"since": "2099-01-01T00:00:00Z"}}});
     desk.client.patch(&desk.sticky_path("10.1.2.0-24.web-0"), &ahead);
     let text = old.refused(11);
-    for part in ["this call is of an earlier sandbox of that pod", "correct the clock of the node"]
-    {
+    for part in [
+        "this call began before the present holder took the address: call again",
+        "correct the clock of the node",
+    ] {
         assert!(text.contains(part), "{text}");
     }
     desk.age_holder("web-0");
@@ -253,7 +255,7 @@ fn an_add_of_an_earlier_sandbox_takes_nothing_back_within_the_same_second() {
     while UNIX_EPOCH.elapsed().unwrap().subsec_millis() > 100 {
         thread::sleep(Duration::from_millis(10));
     }
-    assert!(old.refused(11).contains("this call is of an earlier sandbox of that pod"));
+    assert!(old.refused(11).contains("this call began before the present holder"));
     assert_eq!(holder(&desk, "web-0"), "c2");
     old.del();
     assert_eq!(holder(&desk, "web-0"), "c2");
