@@ -313,6 +313,57 @@ fn an_add_to_a_full_pool_that_ends_a_name() {
 }
 
 #[test]
+fn an_add_that_moves_a_name_to_another_address() {
+    // In CI each kill has one of the two ends.
+    let ends = |number: usize| if full_size() { 0..2 } else { number % 2..number % 2 + 1 };
+    at_each_request(12, |number, moment| {
+        ends(number).map(|end| move_at(number, moment, end == 0)).fold(false, |_, had_it| had_it)
+    });
+}
+
+/// Kills an ADD that requests another address for a name that is kept. Then the same ADD comes again
+/// or, after the DEL, another node's without a request. Returns whether the ADD has had the request.
+fn move_at(number: usize, moment: Moment, again: bool) -> bool {
+    let told = format!("{number} {moment:?}, the same again: {again}");
+    let mut stage = Stage::new("1h", SUBNET);
+    // Three addresses.
+    for node in stage.nodes.iter_mut().chain([&mut stage.plain]) {
+        node.pools[0]["ranges"][0]["rangeEnd"] = "10.1.2.4".into();
+    }
+    stage.nodes[0].pools[0]["requested-ip"] = "10.1.2.3".into();
+    let Stage { desk, nodes: [one, two], plain, .. } = &stage;
+    let [a, b] = ["web-0", "web-1"].map(|name| desk.create_pod(name, ""));
+    let earlier = StickySandbox::of_pod(desk, two, "c0", "web-0", &a);
+    assert_eq!(earlier.address(), "10.1.2.2");
+    earlier.del();
+    let own = StickySandbox::of_pod(desk, one, "c1", "web-0", &a);
+    let outcome = stage.kill_at(number, moment, &own, ("ADD", &json!({})));
+    let is_killed = outcome.exit.is_none();
+    assert!(is_killed || outcome.exit == Some(0), "{told}: {outcome:?}");
+    if again {
+        assert_eq!(own.address(), "10.1.2.3", "{told}");
+    }
+    desk.objects().assert_distinct();
+    own.del();
+    let next = StickySandbox::of_pod(desk, two, "c2", "web-1", &b);
+    let address = next.address();
+    assert!(!again || address == "10.1.2.3", "{told}: {address}");
+    let spec = desk.sticky("web").unwrap()["spec"].clone();
+    assert_eq!((&spec["address"], &spec["holder"]["container"]), (&json!(address), &json!("c2")));
+    desk.objects().assert_distinct();
+    next.del();
+    // What is left of the name's earlier object keeps no other pod from its address.
+    desk.force_delete_pod("web-0");
+    desk.expire("web");
+    let others = ["net1", "net2", "net3"];
+    let others = others.map(|ifname| StickySandbox { node: plain, ifname, ..next });
+    others.iter().for_each(|other| drop(other.add()));
+    others.iter().for_each(StickySandbox::del);
+    stage.assert_empty(&told);
+    is_killed
+}
+
+#[test]
 fn a_gc_of_names() {
     for (keep, requests) in [("1h", 3), ("0s", 5)] {
         for name_moves in [false, true] {

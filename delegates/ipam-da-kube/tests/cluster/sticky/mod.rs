@@ -1,6 +1,7 @@
 //! Addresses that stay with a name.
 
 mod amid;
+mod by_hand;
 mod deployments;
 mod faults;
 mod history;
