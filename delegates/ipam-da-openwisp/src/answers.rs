@@ -196,19 +196,41 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8], what: &str) -> Result<T> {
         .map_err(|error| nonsense(format!("cannot parse {what}")).caused_by(error.to_string()))
 }
 
-/// Whether the body of a 404 is OpenWISP's: then the object does not exist.
+/// Whether the body of a 404 is OpenWISP's words for an object that does not exist. A proxy before it
+/// may answer 404 too, which proves nothing.
 ///
 /// # Errors
-/// Code 103: the answer is of another service.
+/// Code 103: the body has other words.
 pub(crate) fn check_absent(body: &[u8], path: &str) -> Result<()> {
+    check_detail(body, path, is_absence)
+}
+
+/// [`check_absent`] for a page of a list after the first: the list may have become shorter.
+///
+/// # Errors
+/// As of [`check_absent`].
+pub(crate) fn check_no_page(body: &[u8], path: &str) -> Result<()> {
+    check_detail(body, path, |detail| is_absence(detail) || detail == "Invalid page.")
+}
+
+fn is_absence(detail: &str) -> bool {
+    let model = || detail.strip_prefix("No ")?.strip_suffix(" matches the given query.");
+    detail == "Not found."
+        || model().is_some_and(|model| {
+            !model.is_empty() && model.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        })
+}
+
+fn check_detail(body: &[u8], path: &str, proves: fn(&str) -> bool) -> Result<()> {
     #[derive(Deserialize)]
     struct Detail {
-        #[serde(rename = "detail")]
-        _detail: String,
+        detail: String,
     }
     match serde_json::from_slice::<Detail>(body) {
-        Ok(_) => Ok(()),
-        Err(_) => Err(nonsense(format!("the answer 404 to {path} is not OpenWISP's"))),
+        Ok(Detail { detail }) if proves(&detail) => Ok(()),
+        _ => Err(nonsense(format!("cannot tell whether {path} exists: another service's 404")).advise(
+            "check the proxies before OpenWISP; if it answers in another language, set its LANGUAGE_CODE to en",
+        )),
     }
 }
 
@@ -312,10 +334,21 @@ mod tests {
     }
 
     #[test]
-    fn a_404_of_another_service_proves_nothing() {
-        assert!(check_absent(br#"{"detail":"Not found."}"#, "p").is_ok());
-        for body in ["", "<html>", "{}", r#"{"detail":1}"#] {
-            assert_eq!(check_absent(body.as_bytes(), "p").unwrap_err().code().number(), 103);
+    fn a_404_proves_absence_by_the_words_of_openwisp_alone() {
+        let absent = ["Not found.", "No IpAddress matches the given query."];
+        let others = ["", "Page not found.", "No route", "No  matches the given query.", "404"];
+        let body = |detail: &str| json!({"detail": detail}).to_string().into_bytes();
+        for detail in absent {
+            assert!(check_absent(&body(detail), "p").is_ok(), "{detail}");
+            assert!(check_no_page(&body(detail), "p").is_ok(), "{detail}");
+        }
+        assert!(check_no_page(&body("Invalid page."), "p").is_ok());
+        assert!(check_absent(&body("Invalid page."), "p").is_err());
+        let bodies = ["", "<html>", "{}", r#"{"detail":1}"#].map(|it| it.as_bytes().to_vec());
+        for body in others.map(body).into_iter().chain(bodies) {
+            let error = check_absent(&body, "p").unwrap_err();
+            assert_eq!(error.code().number(), 103);
+            assert!(check_no_page(&body, "p").is_err());
         }
     }
 }

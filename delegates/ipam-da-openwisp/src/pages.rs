@@ -8,7 +8,7 @@ use ipam_kit::{Error, ErrorCode, Result};
 use ipam_servers::{HttpAnswer, Method, each_element};
 use serde::de::DeserializeOwned;
 
-use crate::answers::{Clock, PageEnd, check_absent, nonsense, parse};
+use crate::answers::{Clock, PageEnd, check_absent, check_no_page, nonsense, parse};
 use crate::client::{ApiClient, Ask};
 
 /// How many elements a page has: the most that OpenWISP gives.
@@ -146,7 +146,8 @@ fn read_page<T: DeserializeOwned>(
     let ask = Ask { method: Method::Get, path: &path, body: &[], ok: &[200, 404] };
     client.read_with(ask, &mut |head: &HttpAnswer, body: &mut dyn Read| {
         if head.status == 404 {
-            return Ok(read_absent(body, &path)?.map(|()| None));
+            let check = if number == 1 { check_absent } else { check_no_page };
+            return Ok(check(&read_refusal(body)?, &path).map(|()| None));
         }
         let mut elements = Vec::new();
         let rest = each_element(body, Some("results"), ELEMENT, |element| {
@@ -165,11 +166,11 @@ fn read_page<T: DeserializeOwned>(
     })
 }
 
-/// [`check_absent`] for a body that is not read yet.
-pub(crate) fn read_absent(body: &mut dyn Read, path: &str) -> io::Result<Result<()>> {
+/// The body of an answer without a list.
+pub(crate) fn read_refusal(body: &mut dyn Read) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     body.take(ELEMENT as u64).read_to_end(&mut text)?;
-    Ok(check_absent(&text, path))
+    Ok(text)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use crate::client::{ApiClient, Ask, RAISE_RATE};
 use crate::config::{KEYS, OpenWispConfig, Organization};
 use crate::export::each_row;
 use crate::hints::AnswerHints;
-use crate::pages::{MOST, PAGE, PagesRead, SUBNETS, read_absent, read_pages, too_many};
+use crate::pages::{MOST, PAGE, PagesRead, SUBNETS, read_pages, read_refusal, too_many};
 
 /// An OpenWISP with openwisp-ipam.
 #[derive(Debug)]
@@ -84,7 +84,10 @@ impl OpenWisp {
                 listing.begin();
                 match head.status {
                     403 => return Ok(Ok(None)),
-                    404 => return Ok(read_absent(body, &path)?.map(|()| Some(Listed::NoSubnet))),
+                    404 => {
+                        let absent = check_absent(&read_refusal(body)?, &path);
+                        return Ok(absent.map(|()| Some(Listed::NoSubnet)));
+                    }
                     _ if !has_end(head) => return Ok(Ok(None)),
                     _ => {}
                 }
