@@ -26,9 +26,11 @@ impl Secrets {
         let user = user.filter(|user| user.len() >= SHORTEST_USER);
         // What contains another one comes first.
         let parts = [Some(whole), rest, pair.as_deref(), password, user];
-        for part in parts.into_iter().flatten() {
-            if !self.0.iter().any(|known| known == part) {
-                self.0.push(part.to_owned());
+        let plain = parts.into_iter().flatten().map(str::to_owned).collect::<Vec<_>>();
+        let escaped = plain.iter().flat_map(|part| in_json(part));
+        for part in escaped.chain(plain.iter().cloned()) {
+            if !self.0.contains(&part) {
+                self.0.push(part);
             }
         }
     }
@@ -53,6 +55,12 @@ impl std::fmt::Debug for Secrets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("…")
     }
+}
+
+/// A text as the JSON of servers spells it; PHP also escapes each `/`.
+fn in_json(text: &str) -> [String; 2] {
+    let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
+    [escaped.replace('/', "\\/"), escaped]
 }
 
 /// The first characters, with white space and control characters turned into single spaces.
@@ -82,6 +90,19 @@ mod tests {
             let mut secrets = Secrets::default();
             secrets.add(&Secret::parse(header, "p").unwrap());
             assert_eq!(secrets.shown(said.as_bytes()), shown, "{header}");
+        }
+    }
+
+    #[test]
+    fn a_secret_that_json_escapes_is_hidden() {
+        let mut secrets = Secrets::default();
+        secrets.add(&Secret::parse(r#"pa"s\s/word"#, "p").unwrap());
+        for (said, shown) in [
+            (r#"{"p":"pa\"s\\s/word"}"#, r#"{"p":"…"}"#),
+            (r#"{"p":"pa\"s\\s\/word"}"#, r#"{"p":"…"}"#),
+            (r#"no pa"s\s/word"#, "no …"),
+        ] {
+            assert_eq!(secrets.shown(said.as_bytes()), shown);
         }
     }
 
