@@ -146,6 +146,8 @@ mod section;
 mod server;
 mod server_status;
 mod tls;
+#[cfg(feature = "http")]
+mod user_login;
 pub mod words;
 
 pub use failover::{Failover, PATIENCE, Service, Transport};
@@ -162,3 +164,5 @@ pub use section::{
 };
 pub use server::Server;
 pub use tls::{Pem, PemSource, Tls, Trust, host_ca_bundle};
+#[cfg(feature = "http")]
+pub use user_login::{LoginAnswer, UserLogin};

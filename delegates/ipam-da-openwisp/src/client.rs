@@ -5,17 +5,19 @@ use std::io::{self, Read};
 use ipam_kit::delegate::Deadline;
 use ipam_kit::{Error, ErrorCode, Request, Result};
 use ipam_records::short_hash;
-use ipam_servers::{Access, Client, HttpAnswer, HttpRequest, Method, Secret, Secrets, media};
+use ipam_servers::{
+    Access, Client, HttpAnswer, HttpRequest, Method, Secret, Secrets, UserLogin, media,
+};
 use log::warn;
 
 use crate::config::OpenWispSite;
-use crate::login::Login;
+use crate::login::log_in;
 
 /// The server, over HTTP. No error of a request shows a password or a token.
 #[derive(Debug)]
 pub(crate) struct ApiClient {
     client: Client,
-    login: Option<Login>,
+    login: Option<UserLogin>,
     /// The token that requests show.
     token: Option<Secret>,
     user: String,
@@ -48,7 +50,7 @@ impl ApiClient {
     /// A certificate file cannot be used.
     pub(crate) fn new(site: OpenWispSite, request: &Request) -> Result<Self> {
         let state = request.state_dir()?;
-        let server = site.settings.servers[0].to_string();
+        let first = site.settings.servers[0].clone();
         let folder = state.root().join("openwisp");
         let settings = site.settings;
         let user = match (&site.login, &settings.token) {
@@ -63,13 +65,12 @@ impl ApiClient {
             headers: Vec::new(),
             timeout: settings.timeout,
             unreached: request.unreached(),
-            advice,
+            advice: if site.login.is_some() { login_advice } else { advice },
         };
         let mut client = Client::new(access, request.deadline)?.speaking(media::JSON);
-        if let Some(login) = &site.login {
-            client.conceal(&login.password);
-        }
-        let login = site.login.map(|login| Login::new(login, &server, &folder));
+        let file = |user: &str| folder.join(format!("token-{}.json", short_hash(user)));
+        let login =
+            site.login.map(|login| UserLogin::new("OpenWISP", login, &first, &mut client, file));
         let mut this = Self { client, login, token: None, user: short_hash(&user) };
         let token = settings.token.or_else(|| this.login.as_ref()?.kept());
         if let Some(token) = token {
@@ -101,7 +102,7 @@ impl ApiClient {
     /// Takes another token than the present one, if there is a user with a password.
     fn log_in(&mut self) -> Result<()> {
         let Some(login) = &self.login else { return Ok(()) };
-        let token = login.renew(&mut self.client, self.token.as_ref())?;
+        let token = login.renew(&mut self.client, self.token.as_ref(), log_in)?;
         self.show(token)
     }
 
@@ -185,10 +186,9 @@ impl ApiClient {
             }
             self.log_in()?;
         }
-        send(&mut self.client, true)?.ok_or_else(|| {
-            Error::new(ErrorCode::BACKEND, "OpenWISP refused the token twice")
-                .advise("correct token or tokenFile in ipam.openwisp")
-        })
+        // The last one is an answer or an error.
+        send(&mut self.client, true)?
+            .ok_or_else(|| Error::new(ErrorCode::INTERNAL, "a refused token counts as an answer"))
     }
 
     /// An error about a server's words, without secrets.
@@ -230,4 +230,14 @@ fn advice(status: u16, body: &str) -> Option<&'static str> {
         429 => RAISE_RATE,
         _ => return None,
     })
+}
+
+/// [`advice`] for a user with a password, who has just logged in.
+fn login_advice(status: u16, body: &str) -> Option<&'static str> {
+    match status {
+        401 => Some(
+            "OpenWISP refuses the token that it gave to this user: check that the user in ipam.openwisp.username is active, and that no proxy before OpenWISP removes the header Authorization",
+        ),
+        _ => advice(status, body),
+    }
 }

@@ -4,15 +4,16 @@ use std::io::Read;
 
 use ipam_kit::delegate::Deadline;
 use ipam_kit::{Error, ErrorCode, Request, Result};
+use ipam_records::short_hash;
 use ipam_servers::{
-    Access, Client, HttpAnswer, HttpRequest, Method, Secret, each_element, escape, media,
+    Access, Client, HttpAnswer, HttpRequest, Method, Secret, UserLogin, each_element, escape, media,
 };
 use log::warn;
 use serde::de::DeserializeOwned;
 
 use crate::answers::{Envelope, nonsense, parse};
 use crate::config::PhpIpamSite;
-use crate::login::UserLogin;
+use crate::login::log_in;
 use crate::refusal::{LOCKED, READ_ONLY, refusal};
 
 /// The server, over HTTP.
@@ -64,9 +65,8 @@ impl AppClient {
     pub(crate) fn new(site: PhpIpamSite, request: &Request) -> Result<Self> {
         let PhpIpamSite { settings, login, app, .. } = site;
         let state = request.state_dir()?;
-        let server = settings.servers[0].to_string();
+        let first = settings.servers[0].clone();
         let folder = state.root().join("phpipam");
-        let login = login.map(|login| UserLogin::new(login, &app, &server, &folder));
         let access = Access {
             service: "phpIPAM",
             servers: settings.servers,
@@ -76,7 +76,9 @@ impl AppClient {
             unreached: request.unreached(),
             advice: |_, _| None,
         };
-        let client = Client::new(access, request.deadline)?.speaking(media::JSON);
+        let mut client = Client::new(access, request.deadline)?.speaking(media::JSON);
+        let file = |user: &str| folder.join(format!("token-{}.json", short_hash(user)));
+        let login = login.map(|login| UserLogin::new("phpIPAM", login, &first, &mut client, file));
         let token = settings.token.or_else(|| login.as_ref()?.kept());
         let mut this = Self { client, app, login, token: None };
         if let Some(token) = token {
@@ -99,7 +101,9 @@ impl AppClient {
     /// Asks for another token.
     fn renew(&mut self) -> Result<()> {
         let Some(login) = &self.login else { return Ok(()) };
-        let token = login.renew(&mut self.client, self.token.as_ref())?;
+        let token = login.renew(&mut self.client, self.token.as_ref(), |client, login| {
+            log_in(client, login, &self.app)
+        })?;
         self.show(token)
     }
 

@@ -240,3 +240,32 @@ fn a_server_that_repeats_a_secret_has_it_shown_nowhere() {
         }
     }
 }
+
+#[test]
+fn a_user_whose_new_token_is_refused_is_not_told_to_correct_a_token() {
+    let server = answering(|request, _| {
+        let is_login = request.starts_with("POST /api/v1/users/token/");
+        Reply::SayAndClose(match is_login {
+            true => http(200, r#"{"token":"fedcba9876543210"}"#),
+            false => http(401, r#"{"detail":"User inactive or deleted."}"#),
+        })
+    });
+    let node = Node::at(std::slice::from_ref(&server.url)).with("timeout", "5s");
+    let (code, text) = with_password(&node, "ann", "s3cret-word").call("ADD", "c1").failure();
+    assert_eq!(code, 103, "{text}");
+    assert!(text.contains("401") && text.contains("User inactive"), "{text}");
+    assert!(text.contains("ipam.openwisp.username") && !text.contains("tokenFile"), "{text}");
+}
+
+#[test]
+fn a_login_that_is_not_sent_again_shows_why_the_last_one_failed() {
+    let server = answering(|_, _| {
+        Reply::SayAndClose(http(400, r#"{"non_field_errors":["Unable to log in."]}"#))
+    });
+    let node = Node::at(std::slice::from_ref(&server.url)).with("timeout", "5s");
+    let node = with_password(&node, "ann", "s3cret-word");
+    for _ in 0..2 {
+        let (code, text) = node.call("ADD", "c1").failure();
+        assert!(code == 103 && text.contains("Unable to log in."), "{code} {text}");
+    }
+}
