@@ -140,6 +140,7 @@ mod failover;
 mod file;
 #[cfg(feature = "http")]
 mod http;
+mod provider_file;
 mod request_error;
 mod secret;
 mod section;

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use super::provider_file;
 use super::secret::{ConfigFile, Secret};
 use super::server::Server;
 use super::tls::Tls;
@@ -113,6 +114,8 @@ pub struct LoginKeys {
 struct UrlKeys {
     url: Option<String>,
     urls: Option<Vec<String>>,
+    #[serde(rename = "providerFile")]
+    provider_file: Option<String>,
 }
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -140,8 +143,9 @@ impl ServerSection {
         Key::Value("timeout"),
     ];
 
-    /// The keys of a section that names its servers itself.
-    pub const URLS: &'static [Key] = &[Key::Value("url"), Key::Value("urls")];
+    /// The keys of a section that names its servers itself, or a file with the server and a login.
+    pub const URLS: &'static [Key] =
+        &[Key::Value("url"), Key::Value("urls"), Key::Value("providerFile")];
 
     /// The keys of a section with [`ServerLogin`].
     pub const LOGIN: &'static [Key] = &[
@@ -203,19 +207,30 @@ impl ServerSection {
     }
 
     /// [`ServerSection::read`] for a section that names its servers itself, by
-    /// [`ServerSection::URLS`].
+    /// [`ServerSection::URLS`]. The delegate's own keys may come from the file `providerFile`, for
+    /// the provider with the section's name; then the environment's token does not count.
     ///
     /// # Errors
-    /// As of [`ServerSection::read`]; both `url` and `urls` are given.
+    /// As of [`ServerSection::read`]; both `url` and `urls` are given, or one of them and
+    /// `providerFile`; the file is missing, is not trusted or is malformed.
     pub fn read_with_urls<Own: DeserializeOwned>(
         &self,
         section: Option<Map<String, Value>>,
         environment: &Environment,
     ) -> Result<(ServerSettings, Own)> {
-        let section = section.unwrap_or_default();
+        let mut section = section.unwrap_or_default();
         self.refuse_unknown(&section)?;
         let path = format!("ipam.{}", self.name);
-        let urls: UrlKeys = parse_value(&Value::Object(section.clone()), &path)?;
+        let mut urls: UrlKeys = parse_value(&Value::Object(section.clone()), &path)?;
+        let file_path = self.path("providerFile");
+        let file = not_blank(urls.provider_file.as_deref(), &file_path).map(str::to_owned);
+        let no_token = Environment::default();
+        let environment = if file.is_some() { &no_token } else { environment };
+        if let Some(file) = file {
+            let has_app = names(self.keys).contains(&"appId");
+            provider_file::merge(&mut section, &file, &file_path, self.name, has_app)?;
+            urls = parse_value(&Value::Object(section.clone()), &path)?;
+        }
         let url = self.path("url");
         let servers = match (not_blank(urls.url.as_deref(), &url), urls.urls) {
             (Some(_), Some(_)) => {

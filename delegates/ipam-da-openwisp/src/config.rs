@@ -135,6 +135,18 @@ mod tests {
     }
 
     #[test]
+    fn the_file_of_a_provider_without_app_is_a_login() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("whereabouts-ipam.conf");
+        let keys = json!({"ipamtype": "openwisp", "ipamuser": "u", "ipampwd": "p",
+            "ipamurl": "10.0.0.9:8000", "appid": "ignored"});
+        std::fs::write(&file, keys.to_string()).unwrap();
+        let read = site(json!({"providerFile": file})).unwrap();
+        assert_eq!(read.login.unwrap().user, "u");
+        assert_eq!(read.settings.servers[0].to_string(), "http://10.0.0.9:8000");
+    }
+
+    #[test]
     fn an_invalid_value_is_refused_by_its_path() {
         for (section, start) in [
             (json!({}), "ipam.openwisp.url: missing"),

@@ -144,6 +144,20 @@ mod tests {
     }
 
     #[test]
+    fn the_file_of_a_provider_names_the_app() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("whereabouts-ipam.conf");
+        let keys = json!({"ipamtype": "phpipam", "ipamuser": "u", "ipampwd": "p",
+            "ipamurl": "10.0.0.9", "appid": "whereabouts"});
+        std::fs::write(&file, keys.to_string()).unwrap();
+        let read = site(json!({"providerFile": file})).unwrap();
+        assert_eq!((&*read.app, read.login.unwrap().user), ("whereabouts", "u".to_owned()));
+        assert_eq!(read.settings.servers[0].to_string(), "http://10.0.0.9");
+        let error = site(json!({"providerFile": file, "appId": "other"})).unwrap_err();
+        assert!(error.to_string().contains("has appid, and appId is given"), "{error}");
+    }
+
+    #[test]
     fn an_invalid_value_is_refused_by_its_path() {
         let app = |more: Value| {
             let mut section = json!({"url": "https://a", "appId": "cni"});

@@ -247,3 +247,105 @@ fn a_section_may_name_its_servers_and_a_login() {
         assert!(!error.in_full().contains("p4ss"), "{error}");
     }
 }
+
+/// Writes a provider's file, and reads a section that names it.
+fn provider(file: &Value, more: Value) -> Result<(ServerSettings, Option<ServerLogin>)> {
+    let folder = folder();
+    let path = folder.path().join("provider.conf");
+    fs::write(&path, file.to_string()).unwrap();
+    let mut section = json!({"providerFile": path});
+    section.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    login(section)
+}
+
+fn racks() -> Value {
+    json!({"ipamtype": "racks", "ipamuser": "ann", "ipampwd": "s3cret", "ipamurl": "10.0.0.9:8080",
+        "appid": "whereabouts"})
+}
+
+/// The file of [`racks`] with other values.
+fn racks_with(more: Value) -> Value {
+    let mut file = racks();
+    file.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    file
+}
+
+#[test]
+fn the_file_of_a_provider_names_the_server_and_the_login() {
+    for (url, server) in [
+        ("10.0.0.9:8080", "http://10.0.0.9:8080"),
+        ("ipam.example.org", "http://ipam.example.org"),
+        ("https://ipam.example.org", "https://ipam.example.org"),
+    ] {
+        let (settings, login) = provider(&racks_with(json!({"ipamurl": url})), json!({})).unwrap();
+        let servers: Vec<String> = settings.servers.iter().map(ToString::to_string).collect();
+        let login = login.unwrap();
+        assert_eq!(servers, [server]);
+        assert_eq!((&*login.user, login.password.expose()), ("ann", "s3cret"));
+    }
+}
+
+#[test]
+fn the_file_of_a_provider_is_read_again_at_every_call() {
+    let folder = folder();
+    let path = folder.path().join("provider.conf");
+    for password in ["one", "two"] {
+        fs::write(&path, racks_with(json!({"ipampwd": password})).to_string()).unwrap();
+        let (_, login) = login(json!({"providerFile": path})).unwrap();
+        assert_eq!(login.unwrap().password.expose(), password);
+    }
+}
+
+#[test]
+fn a_malformed_file_of_a_provider_is_error_7_and_shows_no_password() {
+    let whole = |file: Value| (file, json!({}));
+    for ((file, section), message) in [
+        (whole(racks_with(json!({"ipamtype": "nsxtipam"}))), "nsxtipam is not supported"),
+        (whole(racks_with(json!({"ipamtype": "phpipam"}))), "expected \"racks\", found"),
+        (whole(racks_with(json!({"ipamtype": ""}))), "ipamtype: missing"),
+        (whole(racks_with(json!({"ipamuser": null}))), "ipamuser: missing"),
+        (whole(racks_with(json!({"ipampwd": " "}))), "ipampwd: missing"),
+        (whole(racks_with(json!({"ipampwd": ["s3cret"]}))), "ipampwd: expected a string"),
+        (whole(racks_with(json!({"ipampwd": "s3cret\nx"}))), "ipampwd: contains a line break"),
+        (whole(racks_with(json!({"ipamurl": "ftp://a"}))), "ipamurl: \"ftp://a\" does not begin"),
+        (whole(racks_with(json!({"IpamPwd": "s3cret"}))), "write ipampwd"),
+        (whole(json!("s3cret")), "is not one JSON object"),
+        ((racks(), json!({"url": "http://a"})), "given together with url"),
+        ((racks(), json!({"token": "t"})), "given together with token"),
+        ((racks(), json!({"insecure": false})), "would go to http://10.0.0.9:8080 unencrypted"),
+    ] {
+        let error = provider(&file, section).unwrap_err();
+        let text = error.in_full();
+        assert_eq!(error.code(), ErrorCode::INVALID_CONFIG, "{text}");
+        assert!(text.starts_with("ipam.racks.") && text.contains(message), "{message}: {text}");
+        assert!(!text.contains("s3cret"), "{text}");
+    }
+    for (file, message) in [("/nowhere/x.conf", "does not exist"), ("x.conf", "is relative")] {
+        let error = login(json!({"providerFile": file})).unwrap_err();
+        assert!(error.to_string().contains(message), "{error}");
+    }
+}
+
+#[test]
+fn a_file_of_a_provider_that_others_may_write_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = folder();
+    let path = folder.path().join("provider.conf");
+    fs::write(&path, racks().to_string()).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(login(json!({"providerFile": path})).unwrap_err().code().number(), 7);
+}
+
+#[test]
+fn the_token_of_the_environment_does_not_count_beside_the_file_of_a_provider() {
+    let folder = folder();
+    let path = folder.path().join("provider.conf");
+    fs::write(&path, racks().to_string()).unwrap();
+    let Value::Object(section) = json!({"providerFile": path}) else { unreachable!() };
+    let environment = Environment::new([("RACKS_TOKEN", "of-variable")]);
+    let (settings, keys): (_, LoginKeys) =
+        WITH_LOGIN.read_with_urls(Some(section), &environment).unwrap();
+    assert!(settings.token.is_none());
+    assert!(WITH_LOGIN.login(keys, &settings).unwrap().is_some());
+}
