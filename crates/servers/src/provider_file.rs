@@ -20,7 +20,7 @@ const PASSWORD: &str = "ipampwd";
 const URL: &str = "ipamurl";
 const APP: &str = "appid";
 
-/// The keys of a section that the file takes the place of.
+/// The keys of a section that exclude the file.
 const REPLACED: [&str; 7] =
     ["url", "urls", "token", "tokenFile", "username", "password", "passwordFile"];
 
@@ -51,22 +51,19 @@ pub(crate) fn merge(
     // As the forks do, which speak plain HTTP alone.
     let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
     Server::parse_one(&url, &keys.path(URL), None)?;
-    Secret::parse(keys.required(PASSWORD)?, &keys.path(PASSWORD))?;
-    let texts = [
-        ("url", &*url),
-        ("username", keys.required(USER)?),
-        ("password", keys.required(PASSWORD)?),
-    ];
-    for (key, text) in texts {
+    let password = keys.required(PASSWORD)?;
+    Secret::parse(password, &keys.path(PASSWORD))?;
+    for (key, text) in [("url", &*url), ("username", keys.required(USER)?), ("password", password)]
+    {
         section.insert(key.to_owned(), text.into());
     }
     section.entry("insecure").or_insert(true.into());
-    if has_app && let Some(app) = keys.given(APP)? {
-        if section.insert("appId".to_owned(), app.into()).is_some() {
-            return Err(Error::config(path, format_args!("{file} has {APP}, and appId is given"))
-                .advise("remove one of them"));
-        }
+    let app = keys.given(APP)?.filter(|_| has_app);
+    if app.is_some() && section.contains_key("appId") {
+        return Err(Error::config(path, format_args!("{file} has {APP}, and appId is given"))
+            .advise("remove one of them"));
     }
+    section.extend(app.map(|app| ("appId".to_owned(), app.into())));
     Ok(())
 }
 

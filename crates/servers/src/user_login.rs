@@ -38,7 +38,7 @@ pub enum LoginAnswer {
         code: ErrorCode,
         /// The server's words, without secrets.
         said: String,
-        /// What the operator can do.
+        /// Advice for the operator.
         advice: &'static str,
     },
 }
@@ -90,7 +90,7 @@ impl UserLogin {
     }
 
     /// Takes the token that another call of this node was given meanwhile, or else asks for one.
-    /// `refused` is the token that the server does not accept any more.
+    /// `refused` is the token that the server no longer accepts.
     ///
     /// # Errors
     /// The server refuses the login, now or within the last minute. Code 11: another call still logs
