@@ -130,6 +130,12 @@ impl<'a, S: RecordServer> RecordSite<'a, S> {
         S::prepared(Node::at(&[url.to_owned()]).with_pools(&[&self.subnet])).patient()
     }
 
+    /// A node whose owners no other test has. Without memory, a release looks for its owner in all
+    /// subnets of the server, those of other tests too.
+    pub fn lone_node(&self) -> Node<S> {
+        self.node().named(&format!("node-of-{}", self.subnet))
+    }
+
     /// So many nodes, each with an identity of its own.
     pub fn nodes(&self, count: usize) -> Vec<Node<S>> {
         (0..count).map(|n| self.node().named(&format!("node-{n}"))).collect()

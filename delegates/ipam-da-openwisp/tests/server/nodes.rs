@@ -93,7 +93,10 @@ fn a_record_beside_another_one_stays_with_its_owner_and_is_not_kept_for_a_name()
 #[test]
 fn a_node_that_lost_its_memory_finds_what_it_holds() {
     let site = Site::new();
-    let node = site.node();
+    let node = site.lone_node();
+    // A container of the same name on another node, in another subnet.
+    let other = Site::new();
+    other.node().named("another-node").add("c1");
     let address = node.address("c1");
     std::fs::remove_dir_all(node.world.path("state/openwisp")).unwrap();
     assert_eq!(node.address("c1"), address);
@@ -101,6 +104,7 @@ fn a_node_that_lost_its_memory_finds_what_it_holds() {
     std::fs::remove_dir_all(node.world.path("state/openwisp")).unwrap();
     node.del("c1");
     site.assert_empty();
+    assert_eq!(other.records().len(), 1);
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn a_malformed_gateway_in_a_subnets_description_is_error_7_and_no_release_fails(
     };
     let subnet = server.subnet_of(&members(""));
     let site = Site { server, subnet, cidr: "10.98.5.0/29".to_owned() };
-    let node = site.node();
+    let node = site.lone_node();
     node.add("c1");
     let malformed = r#"{"gw": 10.98.5.1}"#;
     let target = format!("ipam/subnet/{}/", site.subnet);
