@@ -1,7 +1,7 @@
 //! How many requests a verb takes, counted before the server.
 
-use ipam_testkit::node::{addresses, at_once};
-use ipam_testkit::openwisp::Relay;
+use ipam_testkit::node::{addresses, at_once, named};
+use ipam_testkit::openwisp::{Fate, Relay};
 use serde_json::Value;
 
 use crate::site::{Node, Site};
@@ -74,6 +74,45 @@ fn a_repeated_add_takes_two_requests() {
     assert_eq!(again, first);
     assert!(taken <= 2, "a repeated ADD took {taken} requests");
     assert_eq!(site.records().len(), 1);
+}
+
+#[test]
+fn a_takeover_takes_five_requests_more_by_address_and_two_by_name() {
+    let site = Site::new();
+    let relay = Relay::to(&site.server.endpoint());
+    let url = format!("http://{}", relay.endpoint());
+    let [one, two] = ["node-1", "node-2"].map(|name| site.node_at(&url).named(name));
+    let address = one.address("c1");
+    two.add("warm");
+    let two = two.with_in_pools("requested-ip", address).taking_over(true);
+    assert_eq!(requests(&relay, || drop(two.add("c2"))), BEST.add + 5);
+
+    let [one, mut two] = ["node-3", "node-4"].map(|name| site.node_at(&url).named(name));
+    one.with_in_pools("sticky", "web").add("c3");
+    two.add("warm");
+    two = two.with_in_pools("sticky", "web").taking_over(true);
+    assert_eq!(requests(&relay, || drop(two.add("c4"))), BEST.add + 2);
+}
+
+#[test]
+fn after_a_lost_answer_a_check_or_del_lists_each_subnet_of_the_network() {
+    let (site, other) = (Site::new(), Site::new());
+    let relay = Relay::to(&site.server.endpoint());
+    let mut node = site.node_at(&format!("http://{}", relay.endpoint()));
+    node.add("warm");
+    node.pools = named(&[&other.subnet]);
+    node.add("warm-too");
+    node.pools = named(&[&site.subnet]);
+    relay.next([Fate::Pass, Fate::Lose]);
+    let mut result = Value::Null;
+    let add = requests(&relay, || result = node.add("c1"));
+    assert!(add <= BEST.add + 1, "the ADD took {add} requests");
+    let subnets = 2;
+    assert_eq!(requests(&relay, || drop(node.check("c1", &result).success())), subnets);
+    assert_eq!(requests(&relay, || drop(node.add("c1"))), 2);
+    assert_eq!(requests(&relay, || node.del("c1")), subnets + 1);
+    // It looks whether the lost request was carried out late.
+    assert_eq!(requests(&relay, || node.del("c1")), subnets);
 }
 
 #[test]
