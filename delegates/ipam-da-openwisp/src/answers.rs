@@ -1,4 +1,4 @@
-//! The answers of the server, read.
+//! Parses the server's answers.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,17 +15,17 @@ use serde_json::Value;
 use crate::config::Organization;
 use crate::pages::Identified;
 
-/// A list without its elements.
+/// The part of a page beside its elements.
 #[derive(Debug, Deserialize)]
 pub(crate) struct PageEnd {
     pub(crate) count: usize,
     pub(crate) next: Option<String>,
-    /// Empty: the elements were read before.
+    /// Empty, because the elements were read before.
     #[serde(rename = "results")]
     _results: Vec<Value>,
 }
 
-/// A record as JSON has it.
+/// A record in JSON.
 #[derive(Debug, Deserialize)]
 pub(crate) struct AddressJson {
     id: String,
@@ -35,7 +35,7 @@ pub(crate) struct AddressJson {
     subnet: String,
 }
 
-/// A subnet as JSON has it.
+/// A subnet in JSON.
 #[derive(Debug, Deserialize)]
 pub(crate) struct SubnetJson {
     id: String,
@@ -90,10 +90,13 @@ impl Clock {
 }
 
 impl AddressJson {
-    /// The record, if it is one of this subnet.
+    /// The record.
+    ///
+    /// # Errors
+    /// Code 103: it belongs to another subnet than this one; its address is malformed.
     pub(crate) fn record(self, subnet: Option<&str>, clock: Clock) -> Result<AddressRecord> {
         if subnet.is_some_and(|subnet| subnet != self.subnet) {
-            return Err(nonsense(format!("the record {} is of another subnet", self.id)));
+            return Err(nonsense(format!("the record {} belongs to another subnet", self.id)));
         }
         let address = self.ip_address.parse().map_err(|_| {
             nonsense(format!("the record {} has the address {:?}", self.id, self.ip_address))
@@ -112,7 +115,7 @@ impl AddressJson {
 /// The gateway in the description of a subnet of this CIDR, such as `{"gw": "10.0.0.1"}`.
 ///
 /// # Errors
-/// The description names a gateway, and has another form: the reason.
+/// The reason: the description names a gateway in another form.
 fn gateway(description: &str, cidr: IpNet) -> Result<Option<IpAddr>, String> {
     #[derive(Deserialize)]
     struct GatewayJson {
@@ -132,7 +135,7 @@ fn gateway(description: &str, cidr: IpNet) -> Result<Option<IpAddr>, String> {
 }
 
 impl SubnetJson {
-    /// The subnet, if it is one of those that are seen.
+    /// The subnet; `None` if it belongs to another organization than the configured one.
     fn subnet(self, organization: &Organization) -> Result<Option<Subnet>> {
         let is_seen = match (organization, &self.organization) {
             (Organization::Any, _) | (Organization::Shared, None) => true,
@@ -164,10 +167,10 @@ impl SubnetJson {
     }
 }
 
-/// Those of all subnets that are seen.
+/// The subnets of the configured organization.
 ///
 /// # Errors
-/// Code 103: a subnet has no CIDR.
+/// Code 103: the CIDR of a subnet is malformed.
 pub(crate) fn seen_subnets(
     all: Vec<SubnetJson>,
     organization: &Organization,
@@ -177,7 +180,7 @@ pub(crate) fn seen_subnets(
     let mut seen = Vec::new();
     for json in all {
         let Some(mut subnet) = json.subnet(organization)? else { continue };
-        // The child may be of an organization that is not seen.
+        // The child may belong to another organization.
         if let Some(child) = children.get(&subnet.id) {
             subnet.refusal =
                 Some(format!("it contains the subnet {child}: name one without others inside"));
@@ -228,16 +231,17 @@ fn check_detail(body: &[u8], path: &str, proves: fn(&str) -> bool) -> Result<()>
     }
     match serde_json::from_slice::<Detail>(body) {
         Ok(Detail { detail }) if proves(&detail) => Ok(()),
-        _ => Err(nonsense(format!("cannot tell whether {path} exists: another service's 404")).advise(
+        _ => Err(nonsense(format!("cannot tell whether {path} exists: the 404 lacks OpenWISP's words")).advise(
             "check the proxies before OpenWISP; if it answers in another language, set its LANGUAGE_CODE to en",
         )),
     }
 }
 
-/// The error that an answer is not one of OpenWISP.
+/// The error of an answer that OpenWISP does not give.
 pub(crate) fn nonsense(what: String) -> Error {
-    Error::new(ErrorCode::BACKEND, format!("OpenWISP: {what}"))
-        .advise("check ipam.openwisp.url: expected the root of an OpenWISP with openwisp-ipam 1.x")
+    Error::new(ErrorCode::BACKEND, format!("OpenWISP: {what}")).advise(
+        "check ipam.openwisp.url: expected the root URL of an OpenWISP with openwisp-ipam 1.x",
+    )
 }
 
 #[cfg(test)]

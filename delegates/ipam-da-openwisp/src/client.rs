@@ -18,7 +18,7 @@ use crate::login::log_in;
 pub(crate) struct ApiClient {
     client: Client,
     login: Option<UserLogin>,
-    /// The token that requests show.
+    /// The token in the header of each request.
     token: Option<Secret>,
     user: String,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) method: Method,
     pub(crate) path: &'a str,
     pub(crate) body: &'a [u8],
-    /// The statuses that are an answer.
+    /// The statuses that count as an answer.
     pub(crate) ok: &'a [u16],
 }
 
@@ -217,7 +217,7 @@ fn request<'a>(ask: Ask<'a>, path: &'a str, ok: &'a [u16], limit: u64) -> HttpRe
     }
 }
 
-/// Advice about an answer with another status.
+/// Advice about an answer whose status is an error.
 fn advice(status: u16, body: &str) -> Option<&'static str> {
     Some(match status {
         401 => "correct token or tokenFile in ipam.openwisp: OpenWISP does not know this token",

@@ -43,7 +43,7 @@ struct OwnKeys {
     confirm: Option<bool>,
 }
 
-/// A server, and what is seen of it.
+/// A server, and the organization whose subnets are used.
 #[derive(Debug)]
 pub(crate) struct OpenWispSite {
     pub(crate) settings: ServerSettings,
@@ -53,14 +53,14 @@ pub(crate) struct OpenWispSite {
     pub(crate) confirm: bool,
 }
 
-/// The subnets that are seen.
+/// The organization whose subnets are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Organization {
-    /// Those of any organization.
+    /// Any organization.
     Any,
-    /// Those without an organization.
+    /// None: subnets that all organizations share.
     Shared,
-    /// Those of one, by its id.
+    /// The one with this id.
     Id(String),
 }
 

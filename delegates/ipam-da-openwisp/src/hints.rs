@@ -52,7 +52,7 @@ impl AnswerHints {
         }
     }
 
-    /// Whether the user may export, as far as the server has not refused it lately.
+    /// Whether the user may export: the server has not refused it lately.
     pub(crate) fn may_export(&self) -> bool {
         let refused = self.memory.record().refusals.get(&self.user);
         !refused.copied().is_some_and(is_refusal_recent)

@@ -52,7 +52,7 @@ pub(crate) enum PagesRead {
     All,
     /// The server has no such list.
     NoList,
-    /// The receiver needs no more.
+    /// The receiver needs no more elements.
     Left,
 }
 

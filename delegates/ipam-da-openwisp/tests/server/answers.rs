@@ -66,7 +66,7 @@ fn an_absent_or_foreign_server_is_an_error_in_time_and_nothing_changes() {
         for (what, url, codes, part) in servers {
             let (site, result) = (&site, &result);
             scope.spawn(move || {
-                // What makes no sense names the key of the URL, and others the server.
+                // An answer that OpenWISP does not give names the key of the URL, and others the server.
                 let is_strange = codes[0] == 103 && what != "301";
                 let place = if is_strange { "ipam.openwisp.url" } else { &url };
                 assert_told(&site.node_at(&url), what, result, codes, &[place, part]);
