@@ -154,7 +154,7 @@ fn recorded_elsewhere(lease: &AllocatorLease) -> Option<&NetworkName> {
 fn elsewhere(lease: &AllocatorLease, network: &NetworkName) -> String {
     let address = lease.address;
     format!(
-        "the record of {} on the network {network} has {address}: after the container has ended, \
+        "the record of {} on the network {network} may have {address}: after the container has ended, \
          release it there: ipam-delegated release {network} {address} --yes",
         lease.row.text("containerID")
     )

@@ -132,8 +132,8 @@ impl LeaseSession {
     }
 
     /// Writes an owner into its own lease, and then into the object of its sticky name: a DEL that
-    /// comes between has seen the object as this call has, so the object is another one for the later
-    /// of both.
+    /// comes between has seen the object as this call has, so whichever comes second finds another
+    /// version of it, and fails.
     fn confirm_and_hold(&mut self, owner: &Owner, seen: &HeldLease) -> Result<Outcome<LeaseMark>> {
         let confirmed = self.confirm(owner, seen)?;
         let (Outcome::Done(mark), Some(sticky)) = (&confirmed, &seen.mark.sticky) else {

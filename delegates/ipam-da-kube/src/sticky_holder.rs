@@ -174,7 +174,7 @@ impl LeaseSession {
     }
 
     /// Returns whether the server has the pod of this call. Only if it has, a missing pod is a deleted
-    /// one. `shown` is the present pod of another name that was read.
+    /// one. `shown` is the pod of `podref` that was read.
     fn has_own_pod(&mut self, podref: &str, shown: Option<&HolderPod>) -> Result<bool> {
         let Pod { podref: own, uid } = self.pod.clone();
         let is_own = |pod: &HolderPod| uid.is_empty() || pod.has_uid(&uid);

@@ -162,15 +162,22 @@ impl LockTicket {
     }
 
     /// Keeps the lock, or its place in the queue, while the call waits. Answers false if its
-    /// renewal failed: the call then draws a place that etcd has ended again.
+    /// renewal failed: the call draws a new place if etcd ends this one.
     pub(super) fn keep(&mut self, client: &mut EtcdClient) -> bool {
         if !self.is_due() {
             return true;
         }
-        let now = Instant::now();
-        let renewed = client.renew(self.lease);
-        self.renew_at = now + if renewed.is_ok() { RENEWAL } else { RETRY };
-        renewed.inspect_err(|error| debug!("cannot keep {}: {error}", self.key)).is_ok()
+        let asked = Instant::now();
+        match client.renew(self.lease) {
+            Ok(()) => self.renew_at = asked + RENEWAL,
+            Err(error) => {
+                debug!("cannot keep {}: {error}", self.key);
+                // A silent server has taken its time already.
+                self.renew_at = Instant::now() + RETRY;
+                return false;
+            }
+        }
+        true
     }
 
     /// Gives the lock to the next process.
