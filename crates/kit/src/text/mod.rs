@@ -44,16 +44,19 @@ fn escaped(text: &str, is_meant: impl Fn(char) -> bool) -> Cow<'_, str> {
 /// The words of a server without the secrets that it may have repeated, and without the beginning
 /// of one where the words end: they may have been cut.
 pub fn redacted<'a>(text: String, secrets: impl IntoIterator<Item = &'a str>) -> String {
-    secrets.into_iter().filter(|secret| !secret.is_empty()).fold(text, |text, secret| {
-        let mut text = text.replace(secret, "…");
+    let secrets: Vec<&str> = secrets.into_iter().filter(|secret| !secret.is_empty()).collect();
+    // Whole ones first: a secret may end like the beginning of another one.
+    let mut text = secrets.iter().fold(text, |text, secret| text.replace(secret, "…"));
+    let cut = secrets.iter().filter_map(|secret| {
         let mut lengths =
             (LEAST..secret.len()).rev().filter(|length| secret.is_char_boundary(*length));
-        if let Some(length) = lengths.find(|length| text.ends_with(&secret[..*length])) {
-            text.truncate(text.len() - length);
-            text.push('…');
-        }
-        text
-    })
+        lengths.find(|length| text.ends_with(&secret[..*length]))
+    });
+    if let Some(length) = cut.max() {
+        text.truncate(text.len() - length);
+        text.push('…');
+    }
+    text
 }
 
 /// Returns whether the names of Kubernetes objects may begin with a text, then `-`, and a range or an
