@@ -140,6 +140,7 @@ impl<S: RecordServer> RecordLedger<S> {
             address,
             at,
             rewrites: None,
+            ends: None,
         });
         let mut created = self.server.create(&subnet, address, &text)?;
         if created == Created::Full && self.make_room(owner, &subnet, &claim.set)? {

@@ -1,6 +1,5 @@
 //! A change of an owner: claims, then leases that stay, then leases to release.
 
-use std::collections::BTreeSet;
 use std::time::Instant;
 
 use ipam_kit::allocate::ledger::{Change, Commit};
@@ -11,7 +10,7 @@ use ipam_kit::{Error, Result};
 use crate::claim::{Made, Refused};
 use crate::confirm::REVIVAL;
 use crate::ledger::{RecordLedger, RecordToken, Revision, contradicts};
-use crate::owner_file::{Attempt, NotedRecord, OwnerRecords};
+use crate::owner_file::{Attempt, NotedRecord, OwnerFile, OwnerRecords};
 use crate::server::{RecordServer, Rewritten};
 
 impl<S: RecordServer> RecordLedger<S> {
@@ -27,7 +26,7 @@ impl<S: RecordServer> RecordLedger<S> {
         match self.change_all(owner, &mut token, change, &mut made, &mut kept) {
             Ok(None) => {}
             Err(error) => {
-                let withdrawn = self.withdraw(owner, &made);
+                let withdrawn = self.withdraw(owner, &mut token.turn, &made);
                 if withdrawn.is_ok() {
                     restore(&mut token, before, self.has_unknown);
                 }
@@ -36,7 +35,7 @@ impl<S: RecordServer> RecordLedger<S> {
             // The next view shows the records that were made: they are the owner's.
             Ok(Some(Refused::Unknown)) => return Ok(Commit::Unknown),
             Ok(Some(refused)) => {
-                self.withdraw(owner, &made)?;
+                self.withdraw(owner, &mut token.turn, &made)?;
                 restore(&mut token, before, self.has_unknown);
                 return self.lost(owner, refused);
             }
@@ -73,11 +72,8 @@ impl<S: RecordServer> RecordLedger<S> {
         if let Some(refused) = self.keep_all(owner, token, change, kept)? {
             return Ok(Some(refused));
         }
-        let dropped: BTreeSet<String> =
-            change.drop.iter().filter_map(Revision::read).map(|revision| revision.id).collect();
-        token.turn.begin_release(|id| dropped.contains(id));
         for lease in &change.drop {
-            if !self.release_lease(owner, lease)? {
+            if !self.release_lease(owner, &mut token.turn, lease)? {
                 return Ok(Some(Refused::Outdated));
             }
         }
@@ -105,6 +101,7 @@ impl<S: RecordServer> RecordLedger<S> {
                 address: Some(record.address),
                 at: now(),
                 rewrites: Some(record.id.clone()),
+                ends: None,
             });
             let begun = Instant::now();
             let outcome = self.server.write(&record, &text)?;
@@ -145,8 +142,10 @@ impl<S: RecordServer> RecordLedger<S> {
     ///
     /// # Errors
     /// The server did not confirm it.
-    fn withdraw(&mut self, owner: &Owner, made: &[Made]) -> Result<()> {
-        let failed = made.iter().filter_map(|made| self.delete_own(owner, &made.record).err());
+    fn withdraw(&mut self, owner: &Owner, turn: &mut OwnerFile, made: &[Made]) -> Result<()> {
+        let failed = made
+            .iter()
+            .filter_map(|made| self.delete_own(owner, turn, &made.subnet.id, &made.record).err());
         Error::join(failed.collect::<Vec<_>>())
     }
 
@@ -203,16 +202,20 @@ impl<S: RecordServer> RecordLedger<S> {
     }
 }
 
-/// Notes that a change has left nothing. Records whose release has begun may be gone.
+/// Notes that a change has left nothing. Records whose release has begun may be gone, and their
+/// releases may be open.
 fn restore(token: &mut RecordToken, before: Option<OwnerRecords>, has_unknown: bool) {
     if has_unknown || token.turn.note() == before.as_ref() {
         return;
     }
-    let records = token.turn.note().map(|note| note.records.clone()).unwrap_or_default();
-    match before {
-        Some(before) => token.turn.write(OwnerRecords { records, ..before }),
-        None => token.turn.forget(),
+    let mut note = token.turn.note().cloned().unwrap_or_default();
+    let earlier = before.as_ref().map(|before| &*before.attempts).unwrap_or_default();
+    note.attempts.retain(|attempt| attempt.ends.is_some() || earlier.contains(attempt));
+    note.sure = before.as_ref().is_some_and(|before| before.sure);
+    if before.is_none() && note.attempts.is_empty() {
+        return token.turn.forget();
     }
+    token.turn.write(note);
 }
 
 fn milliseconds(time: std::time::SystemTime) -> Option<u64> {

@@ -35,7 +35,7 @@ impl<S: RecordServer> RecordLedger<S> {
     pub(crate) fn confirm_all(
         &mut self,
         owner: &Owner,
-        token: &RecordToken,
+        token: &mut RecordToken,
         change: &Change<'_>,
         made: &[Made],
     ) -> Result<Option<Refused>> {
@@ -82,9 +82,10 @@ impl<S: RecordServer> RecordLedger<S> {
                 met.push(Taken { claim: made.claim, address, holder: None });
             }
         }
-        let own = sights.iter().flat_map(|sight| &sight.own);
-        for surplus in own.filter(|own| !known.contains(&own.record.id)) {
-            self.delete_own(owner, &surplus.record)?;
+        for sight in &sights {
+            for surplus in sight.own.iter().filter(|own| !known.contains(&own.record.id)) {
+                self.delete_own(owner, &mut token.turn, &sight.subnet.id, &surplus.record)?;
+            }
         }
         if met.is_empty() {
             return Ok(None);
@@ -139,9 +140,7 @@ impl<S: RecordServer> RecordLedger<S> {
                 return Ok(());
             }
         }
-        turn.begin_release(|id| id == record.id);
-        self.delete_own(owner, record)?;
-        turn.forget_record(&record.id);
+        self.delete_own(owner, turn, &subnet.id, record)?;
         let message = format!(
             "confirming {address} took long at {}, and another record has this address",
             S::NAME

@@ -79,7 +79,7 @@ pub(crate) fn turns_in_other_sites(owners: &Path, record: &AddressRecord) -> Vec
             let give_up = Instant::now() + PATIENCE;
             match OwnerFile::take(&owners, &owner, give_up, false) {
                 Ok(mut turn) => {
-                    turn.begin_release(|id| id == record.id);
+                    turn.begin_release(&record.id, &noted.subnet);
                     turns.push(turn);
                 }
                 Err(error) => warn!(

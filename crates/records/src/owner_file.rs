@@ -33,7 +33,7 @@ pub(crate) struct OwnerRecords {
     /// others.
     pub(crate) sure: bool,
     pub(crate) records: Vec<NotedRecord>,
-    /// The requests that made or wrote records since the note was sure.
+    /// The requests that made, wrote or ended records since the note was sure.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) attempts: Vec<Attempt>,
 }
@@ -65,6 +65,9 @@ pub(crate) struct Attempt {
     /// The id of the record that it writes again; `None` if it makes a record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rewrites: Option<String>,
+    /// The id of the record that it deletes, or leaves to its sticky name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ends: Option<String>,
 }
 
 /// The length, in bytes, from which a file of one line replaces the file. Each claim of the node reads
@@ -79,12 +82,31 @@ impl Attempt {
     pub(crate) fn is_settled(&self) -> bool {
         now().abs_diff(self.at) > SETTLED
     }
+
+    /// Whether it makes a record.
+    pub(crate) fn makes(&self) -> bool {
+        self.rewrites.is_none() && self.ends.is_none()
+    }
 }
 
 impl OwnerRecords {
     /// Whether an open request may write a record again.
     pub(crate) fn may_rewrite(&self, id: &str) -> bool {
-        self.attempts.iter().any(|attempt| attempt.rewrites.as_deref() == Some(id))
+        self.open().any(|attempt| attempt.rewrites.as_deref() == Some(id))
+    }
+
+    /// Whether an open request may still end the owner's hold of a record.
+    pub(crate) fn may_end(&self, id: &str) -> bool {
+        self.open().any(|attempt| attempt.ends.as_deref() == Some(id))
+    }
+
+    /// Whether an open request may still end the owner's hold of any record.
+    pub(crate) fn may_end_any(&self) -> bool {
+        self.open().any(|attempt| attempt.ends.is_some())
+    }
+
+    fn open(&self) -> impl Iterator<Item = &Attempt> {
+        self.attempts.iter().filter(|attempt| !attempt.is_settled())
     }
 
     /// Whether it only has attempts, and those are settled.
@@ -164,10 +186,26 @@ impl OwnerFile {
         self.write(note);
     }
 
-    /// Notes that these records may be gone from now on.
-    pub(crate) fn begin_release(&mut self, is_released: impl Fn(&str) -> bool) {
+    /// Notes a request that ends the owner's hold of a record, before it is sent: the record may be
+    /// gone from now on.
+    pub(crate) fn begin_release(&mut self, id: &str, subnet: &str) {
+        let mut note = self.note.clone().unwrap_or_default();
+        note.records.iter_mut().for_each(|record| record.ending |= record.id == id);
+        note.attempts.retain(|attempt| attempt.ends.as_deref() != Some(id));
+        note.attempts.push(Attempt {
+            subnet: subnet.to_owned(),
+            address: None,
+            at: now(),
+            rewrites: None,
+            ends: Some(id.to_owned()),
+        });
+        self.write(note);
+    }
+
+    /// Notes that the outcome of a record's release is known.
+    pub(crate) fn end_release(&mut self, id: &str) {
         let Some(mut note) = self.note.clone() else { return };
-        note.records.iter_mut().for_each(|record| record.ending |= is_released(&record.id));
+        note.attempts.retain(|attempt| attempt.ends.as_deref() != Some(id));
         if self.note.as_ref() != Some(&note) {
             self.write(note);
         }
@@ -188,6 +226,7 @@ impl OwnerFile {
 
     /// Notes that a record of the owner is gone.
     pub(crate) fn forget_record(&mut self, id: &str) {
+        self.end_release(id);
         let Some(mut note) = self.note.clone() else { return };
         note.records.retain(|noted| noted.id != id);
         self.leave(note.records, false);
@@ -348,7 +387,7 @@ mod tests {
     /// A note that makes its file a long one.
     fn long() -> OwnerRecords {
         let subnet = "x".repeat(usize::try_from(LONGEST).unwrap());
-        let attempt = Attempt { subnet, address: None, at: 0, rewrites: None };
+        let attempt = Attempt { subnet, address: None, at: 0, rewrites: None, ends: None };
         OwnerRecords { attempts: vec![attempt], ..OwnerRecords::default() }
     }
 

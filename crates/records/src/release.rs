@@ -12,7 +12,7 @@ use ipam_kit::{Error, Result};
 use crate::ledger::{RecordLedger, RecordToken, Revision};
 use crate::mark::OwnerMark;
 use crate::node_records::{node_records, turns_in_other_sites};
-use crate::owner_file::OwnerFile;
+use crate::owner_file::{OwnerFile, OwnerRecords};
 use crate::server::{AddressRecord, Deleted, RecordServer, Rewritten};
 use crate::sight::Marked;
 
@@ -39,21 +39,25 @@ impl<S: RecordServer> RecordLedger<S> {
         if read.len() + seen.len() < change.drop.len() {
             return Ok(self.outdated());
         }
-        let ids: BTreeSet<String> =
-            read.iter().map(|marked| &marked.record).chain(&seen).map(|it| it.id.clone()).collect();
-        token.turn.begin_release(|id| ids.contains(id));
+        let dropped: Vec<Revision> = change.drop.iter().filter_map(Revision::read).collect();
+        for revision in &dropped {
+            token.turn.begin_release(&revision.id, &revision.subnet);
+        }
         for marked in &read {
-            if !self.end_surely(owner, marked.clone())? {
+            if !self.end_surely(owner, &token.turn, marked.clone())? {
                 return Ok(self.outdated());
             }
         }
         for record in &seen {
             if !self.delete_surely(record)?
                 && let Some(marked) = self.read_own_mark(owner, &record.id)?
-                && !self.end_surely(owner, marked)?
+                && !self.end_surely(owner, &token.turn, marked)?
             {
                 return Ok(self.outdated());
             }
+        }
+        for revision in &dropped {
+            token.turn.end_release(&revision.id);
         }
         let left: BTreeSet<String> =
             change.leave.iter().filter_map(Revision::read).map(|revision| revision.id).collect();
@@ -72,11 +76,22 @@ impl<S: RecordServer> RecordLedger<S> {
     }
 
     /// Releases a lease as it was seen; false if it has changed.
-    pub(crate) fn release_lease(&mut self, owner: &Owner, lease: &Lease) -> Result<bool> {
-        match self.read_same(owner, lease)? {
-            None => Ok(false),
-            Some(marked) => self.end_surely(owner, marked),
+    pub(crate) fn release_lease(
+        &mut self,
+        owner: &Owner,
+        turn: &mut OwnerFile,
+        lease: &Lease,
+    ) -> Result<bool> {
+        let Some(revision) = Revision::read(lease) else { return Ok(false) };
+        turn.begin_release(&revision.id, &revision.subnet);
+        let is_released = match self.read_same(owner, lease)? {
+            None => false,
+            Some(marked) => self.end_surely(owner, turn, marked)?,
+        };
+        if is_released {
+            turn.end_release(&revision.id);
         }
+        Ok(is_released)
     }
 
     /// The record of a lease, if it is the owner's and in the same state.
@@ -96,9 +111,9 @@ impl<S: RecordServer> RecordLedger<S> {
 
     /// Ends the hold of an owner in its turn, also if a person changes the record meanwhile; false
     /// if it changes again and again.
-    fn end_surely(&mut self, owner: &Owner, mut marked: Marked) -> Result<bool> {
+    fn end_surely(&mut self, owner: &Owner, turn: &OwnerFile, mut marked: Marked) -> Result<bool> {
         for _ in 0..TRIES {
-            if self.end(&owner.scope, &marked)? {
+            if self.end(&owner.scope, turn, &marked)? {
                 return Ok(true);
             }
             match self.read_own_mark(owner, &marked.record.id)? {
@@ -110,10 +125,13 @@ impl<S: RecordServer> RecordLedger<S> {
     }
 
     /// Ends the hold of a record's owner: the address stays with its name for the name's time, or is
-    /// free. False if the record has changed since it was read, and stays.
-    fn end(&mut self, scope: &Scope, marked: &Marked) -> Result<bool> {
+    /// free. It is free, too, if an open write may give the record its owner back. False if the record
+    /// has changed since it was read, and stays.
+    fn end(&mut self, scope: &Scope, turn: &OwnerFile, marked: &Marked) -> Result<bool> {
         let Marked { record, mark } = marked;
+        let may_come_back = turn.note().is_some_and(|note| note.may_rewrite(&record.id));
         let is_named = mark.sticky.as_ref().is_some_and(|sticky| sticky.minutes > 0);
+        let is_named = is_named && !may_come_back;
         let kept = is_named.then(|| mark.kept_text(scope, self.rules.longest_text)).flatten();
         if let Some(text) = kept {
             let mut elsewhere = turns_in_other_sites(&self.call.owners, record);
@@ -149,11 +167,31 @@ impl<S: RecordServer> RecordLedger<S> {
         Err(may_be_held([record.address]))
     }
 
-    /// Deletes a record of an owner in its turn, also if a person changes it meanwhile.
+    /// Deletes a record of an owner in its turn, also if a person changes it meanwhile. The owner's
+    /// note says before that it may be gone, and after that it is.
     ///
     /// # Errors
     /// The server did not confirm it, or refuses; the record changes again and again.
-    pub(crate) fn delete_own(&mut self, owner: &Owner, record: &AddressRecord) -> Result<()> {
+    pub(crate) fn delete_own(
+        &mut self,
+        owner: &Owner,
+        turn: &mut OwnerFile,
+        subnet: &str,
+        record: &AddressRecord,
+    ) -> Result<()> {
+        let mut is_noted = |note: &OwnerRecords| note.records.iter().any(|it| it.id == record.id);
+        let (had_note, is_noted) = (turn.note().is_some(), turn.note().is_some_and(&mut is_noted));
+        turn.begin_release(&record.id, subnet);
+        self.delete_changing(owner, record)?;
+        match (had_note, is_noted) {
+            (false, _) => turn.forget(),
+            (true, false) => turn.end_release(&record.id),
+            (true, true) => turn.forget_record(&record.id),
+        }
+        Ok(())
+    }
+
+    fn delete_changing(&mut self, owner: &Owner, record: &AddressRecord) -> Result<()> {
         let mut record = record.clone();
         for _ in 0..TRIES {
             if self.delete_surely(&record)? {
@@ -187,7 +225,7 @@ impl<S: RecordServer> RecordLedger<S> {
         };
         let give_up = Instant::now() + self.call.deadline.left() / 4;
         let mut turn = OwnerFile::take(&self.call.owners, &noted.owner, give_up, false)?;
-        turn.begin_release(|id| id == record.id);
+        turn.begin_release(&record.id, &noted.record.subnet);
         Ok(Some(turn))
     }
 
@@ -222,8 +260,9 @@ impl<S: RecordServer> RecordLedger<S> {
         let (Some(mark), Some(owner), Some(turn)) = (mark, &owner, &mut turn) else {
             return self.delete_others(&record);
         };
-        turn.begin_release(|id| id == record.id);
-        let is_released = self.end(&owner.scope, &Marked { record: record.clone(), mark })?;
+        let subnet = Revision::read(&entry.lease).map(|revision| revision.subnet);
+        turn.begin_release(&record.id, &subnet.unwrap_or_default());
+        let is_released = self.end(&owner.scope, turn, &Marked { record: record.clone(), mark })?;
         if is_released {
             turn.forget_record(&record.id);
         }

@@ -54,6 +54,8 @@ pub(crate) struct SubnetSight {
     several: BTreeMap<IpAddr, usize>,
     /// The owner's records.
     pub(crate) own: Vec<Marked>,
+    /// Those that were deleted, because a release might still end them.
+    pub(crate) ended: Vec<Marked>,
     /// The records that have a watched name, of other owners or without an owner.
     pub(crate) named: Vec<Marked>,
     /// The records of watched addresses.
@@ -75,6 +77,7 @@ impl SubnetSight {
             used: BTreeSet::new(),
             several: BTreeMap::new(),
             own: Vec::new(),
+            ended: Vec::new(),
             named: Vec::new(),
             watched: BTreeMap::new(),
             confirmed: BTreeSet::new(),

@@ -11,7 +11,7 @@ use log::warn;
 use crate::held::{bare_subnet, noted_subnets, shown};
 use crate::ledger::{RecordLedger, RecordToken};
 use crate::mark::{NameMark, OwnerMark};
-use crate::owner_file::{OwnerFile, OwnerRecords};
+use crate::owner_file::OwnerFile;
 use crate::pools::{self, SubnetPool};
 use crate::server::{AddressRecord, RecordServer, Subnet};
 use crate::sight::{Marked, SubnetSight, Watch};
@@ -33,7 +33,8 @@ impl<S: RecordServer> RecordLedger<S> {
         if !self.rules.claims_prove_rights && !self.memory.has_rights() {
             self.prove_rights()?;
         }
-        let is_sure = turn.note().is_some_and(|note| note.sure) && self.trusts_notes;
+        let is_sure =
+            turn.note().is_some_and(|note| note.sure && !note.may_end_any()) && self.trusts_notes;
         if is_sure
             && notes_serve(&turn, requests, &found)
             && let Some(held) = self.read_noted(owner, &turn, requests)?
@@ -170,7 +171,9 @@ impl<S: RecordServer> RecordLedger<S> {
                     request.sticky.as_ref().map_or("", |sticky| &*sticky.name)
                 );
             }
-            let named = sights.iter().flat_map(|sight| sight.with_name(&name.hash));
+            let ended = sights.iter().flat_map(|sight| &sight.ended);
+            let ended = ended.filter(|ended| ended.has_name(&name.hash));
+            let named = sights.iter().flat_map(|sight| sight.with_name(&name.hash)).chain(ended);
             let mut addresses = named.map(|marked| marked.record.address);
             kept = addresses.find(|address| pool.set.refusal(*address).is_none());
         }
@@ -199,8 +202,9 @@ impl<S: RecordServer> RecordLedger<S> {
         })
     }
 
-    /// Deletes the owner's records that a killed call left at an address of another one. A server
-    /// that revives may have made a noted record again by a write that is open.
+    /// Deletes the owner's records that a killed call left at an address of another one, and those
+    /// that a release may still end: the owner gets a new one. A server that revives may have made a
+    /// noted record again by a write that is open.
     fn withdraw_unconfirmed(
         &mut self,
         owner: &Owner,
@@ -223,13 +227,13 @@ impl<S: RecordServer> RecordLedger<S> {
             let is_confirmed = confirmed.contains(id);
             let is_second = !seen.insert(*address);
             let is_met = !is_confirmed && !self.rules.creates_once && sight.count(*address) > 1;
-            if is_second || is_met {
-                let is_noted = |note: &OwnerRecords| note.records.iter().any(|it| it.id == *id);
-                let is_noted = turn.note().is_some_and(is_noted);
-                turn.begin_release(|noted| noted == id);
-                self.delete_own(owner, &own.record)?;
-                if is_noted {
-                    turn.forget_record(id);
+            let is_alone = sight.count(*address) == 1;
+            let may_end = turn.note().is_some_and(|note| note.may_end(id));
+            if is_second || is_met || may_end {
+                self.delete_own(owner, turn, &sight.subnet.id, &own.record)?;
+                if is_alone {
+                    sight.used.remove(address);
+                    sight.ended.push(own);
                 }
                 continue;
             }

@@ -309,6 +309,74 @@ fn a_record_that_a_killed_call_makes_again_after_a_takeover_is_not_given_again()
     assert_eq!(node.recorded(), ["10.1.2.2", "10.1.2.3"]);
 }
 
+fn kill() -> Between {
+    Box::new(|_| panic!("killed"))
+}
+
+/// The records whose text begins so.
+fn of(node: &Node, start: &str) -> Vec<AddressRecord> {
+    let state = node.store.state();
+    let records = state.records.values().flatten();
+    records.filter(|record| record.text.starts_with(start)).cloned().collect()
+}
+
+#[test]
+fn a_release_that_is_carried_out_after_the_next_add_does_not_free_its_address() {
+    // The DELETE of a DEL.
+    let node = Node::new(Kind::default());
+    node.add("c1", pool()).unwrap();
+    let old = of(&node, "ipd:n1/lan/c1/")[0].clone();
+    node.store.state().between_delete.push_back(kill());
+    node.killed("DEL", "c1", pool());
+    node.add("c1", pool()).unwrap();
+    node.store.state().delete(&old.id);
+    assert_eq!(of(&node, "ipd:n1/lan/c1/").len(), 1);
+    // An answered one leaves nothing to wait for.
+    let address = node.add("c1", pool()).unwrap();
+    node.store.requests();
+    assert_eq!(node.add("c1", pool()).unwrap(), address);
+    assert_eq!(node.store.requests(), ["read", "write"]);
+    // The write that keeps the address for its name.
+    let node = Node::new(Kind::default());
+    let address = node.add("c1", named()).unwrap();
+    let old = of(&node, "ipd:")[0].clone();
+    node.store.state().between_write.push_back(kill());
+    node.killed("DEL", "c1", named());
+    assert_eq!(node.add("c1", named()).unwrap(), address);
+    let hold = of(&node, "ipd:")[0].clone();
+    node.store.state().write_late(&old.id, "ipd:kept");
+    assert_eq!(of(&node, "ipd:"), [hold]);
+}
+
+#[test]
+fn a_withdrawal_that_is_carried_out_after_the_next_add_does_not_free_its_address() {
+    let node = Node::new(Kind::default());
+    let store = node.store.clone();
+    node.between(move |address| {
+        store.state().late("lan|10.1.2.0/29|", address, "another program");
+    });
+    node.store.state().between_delete.push_back(kill());
+    node.killed("ADD", "c1", pool());
+    let old = of(&node, "ipd:n1/lan/c1/")[0].clone();
+    let other = of(&node, "another program")[0].clone();
+    node.store.state().delete(&other.id);
+    node.add("c1", pool()).unwrap();
+    node.store.state().delete(&old.id);
+    assert_eq!(of(&node, "ipd:n1/lan/c1/").len(), 1);
+}
+
+#[test]
+fn a_write_that_is_carried_out_after_a_del_leaves_no_owner_behind() {
+    let node = Node::new(Kind::default());
+    node.add("c1", named()).unwrap();
+    let old = of(&node, "ipd:")[0].clone();
+    node.store.state().between_write.push_back(kill());
+    node.killed("ADD", "c1", named());
+    node.del("c1");
+    node.store.state().write_late(&old.id, &old.text);
+    assert_eq!(of(&node, &old.text), []);
+}
+
 #[test]
 fn a_record_of_the_owner_that_changes_before_its_deletion_is_deleted_all_the_same() {
     // A record that a killed call left at the address of another owner.

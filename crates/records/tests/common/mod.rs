@@ -82,6 +82,8 @@ pub struct State {
     pub between: VecDeque<Between>,
     /// Called before the next record is written, after its server has read it.
     pub between_write: VecDeque<Between>,
+    /// Called before the next record is deleted. A panic is a kill of the call.
+    pub between_delete: VecDeque<Between>,
 }
 
 #[derive(Clone, Default)]
@@ -136,6 +138,21 @@ impl State {
     /// A request that is carried out after its client has gone.
     pub fn late(&mut self, subnet: &str, address: IpAddr, text: &str) {
         self.insert(subnet, address, text);
+    }
+
+    /// Deletes a record, also after its client has gone.
+    pub fn delete(&mut self, id: &str) {
+        for records in self.records.values_mut() {
+            records.retain(|other| other.id != id);
+        }
+    }
+
+    /// Writes the text of a record, if it exists, after its client has gone.
+    pub fn write_late(&mut self, id: &str, text: &str) {
+        if let Some(found) = self.find(id) {
+            found.text = text.to_owned();
+            found.stamp += "-late";
+        }
     }
 
     /// Makes a record again that was deleted.
@@ -385,15 +402,18 @@ impl RecordServer for Fake {
     fn delete(&mut self, record: &AddressRecord) -> Result<Deleted> {
         self.log("delete");
         let mut state = self.store.state();
+        if let Some(between) = state.between_delete.pop_front() {
+            drop(state);
+            between(record.address);
+            state = self.store.state();
+        }
         if let Some(edited) = state.edited.checked_sub(1) {
             state.edited = edited;
             let found = state.find(&record.id).unwrap();
             found.stamp += "-edited";
             return Ok(Deleted::Changed);
         }
-        for records in state.records.values_mut() {
-            records.retain(|other| other.id != record.id);
-        }
+        state.delete(&record.id);
         Ok(Deleted::Done)
     }
 

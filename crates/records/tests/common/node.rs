@@ -81,6 +81,13 @@ impl Node {
         assert_eq!(reply.exit, 0, "{}", reply.stdout);
     }
 
+    /// A call that is killed in a request whose [`super::Between`] panics.
+    pub fn killed(&self, verb: &str, container: &str, pool: Value) {
+        let call = || self.call(verb, container, json!([pool]), json!({}));
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+        assert!(outcome.is_err(), "the call has ended");
+    }
+
     /// The addresses of all records, in order.
     pub fn recorded(&self) -> Vec<String> {
         let state = self.store.state();
