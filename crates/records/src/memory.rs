@@ -278,9 +278,9 @@ impl SiteMemory {
 
 fn restored(server: &str, sight: &str) -> ipam_kit::Error {
     untrusted(format!(
-        "{sight}: {server} was restored from a backup, or a person deleted the record"
+        "{sight}: {server} was restored from a backup, another node took the address over and released it, or a person deleted the record"
     ))
-    .advise(format!("if {server} was not restored, and the container of that record has ended, run `accept --config FILE` of the allocator on this node"))
+    .advise(format!("re-create the container of that record if it runs: its DEL ends this error; if it has ended, and {server} was not restored, run `accept --config FILE` of the allocator on this node"))
 }
 
 #[cfg(test)]

@@ -195,6 +195,18 @@ fn a_record_that_was_taken_over_does_not_look_like_a_restored_server() {
 }
 
 #[test]
+fn a_record_that_was_taken_over_and_released_unseen_is_an_error_with_both_causes() {
+    let [node, other] = taken_over();
+    other.del("c2");
+    let (code, message) = node.add("c3", pool()).unwrap_err();
+    let causes = ["was restored from a backup", "another node took the address over"];
+    assert!(code == 11 && causes.iter().all(|cause| message.contains(cause)), "{message}");
+    // The harmless step ends it.
+    node.del("c1");
+    node.add("c3", pool()).unwrap();
+}
+
+#[test]
 fn an_owner_whose_records_are_gone_leaves_no_file() {
     let [node, _] = taken_over();
     node.del("c1");
