@@ -307,12 +307,14 @@ fn open_locked(folder: &Path, path: &Path, give_up: Instant) -> io::Result<Optio
     }
 }
 
-/// The note in a file; `None` if it is empty, and an unsure one if it is torn.
-fn read_note(mut file: &File) -> Option<OwnerRecords> {
+/// The note in a file; `None` if it is empty, and an unsure one if it is torn or cannot be read: the
+/// part that was read may lack the latest line.
+fn read_note(mut file: impl Read) -> Option<OwnerRecords> {
     let mut text = Vec::new();
     match file.read_to_end(&mut text) {
         Ok(0) => None,
-        _ => Some(last_note(&text).unwrap_or_default()),
+        Ok(_) => Some(last_note(&text).unwrap_or_default()),
+        Err(_) => Some(OwnerRecords::default()),
     }
 }
 
@@ -382,6 +384,19 @@ mod tests {
         assert_eq!(take(folder.path(), "c1").unwrap().note(), Some(&note));
         fs::write(&path, "{\"sure\":tr").unwrap();
         assert_eq!(take(folder.path(), "c1").unwrap().note(), Some(&OwnerRecords::default()));
+    }
+
+    #[test]
+    fn a_note_before_a_read_error_does_not_count() {
+        struct Broken;
+        impl Read for Broken {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::Other.into())
+            }
+        }
+        let older = b"{\"sure\":true}\n";
+        assert!(read_note(&older[..]).unwrap().sure);
+        assert_eq!(read_note(older.chain(Broken)), Some(OwnerRecords::default()));
     }
 
     /// A note that makes its file a long one.
