@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Claim, Commit, Entry, Taken};
-use ipam_kit::allocate::owner_index::now;
 use ipam_kit::pool::RangeSet;
 use ipam_kit::{Error, ErrorCode, Result};
 use log::warn;
@@ -133,15 +132,10 @@ impl<S: RecordServer> RecordLedger<S> {
                 return Ok(Some(Refused::Changed));
             }
         }
-        let at = now();
         self.memory.remember_use(owner.scope.network.as_str(), &subnet);
-        token.turn.begin_attempt(Attempt {
-            subnet: subnet.id.clone(),
-            address,
-            at,
-            rewrites: None,
-            ends: None,
-        });
+        let attempt = Attempt::new(&subnet.id, address);
+        let taken = attempt.at;
+        token.turn.begin_attempt(attempt);
         let mut created = self.server.create(&subnet, address, &text)?;
         if created == Created::Full && self.make_room(owner, &subnet, &claim.set)? {
             created = self.server.create(&subnet, address, &text)?;
@@ -177,7 +171,7 @@ impl<S: RecordServer> RecordLedger<S> {
             }
         };
         let chosen = record.address;
-        made.push(Made { claim: index, subnet, record, taken: at, replaced });
+        made.push(Made { claim: index, subnet, record, taken, replaced });
         if address.is_some_and(|address| address != chosen) {
             return Err(contradicts::<S>(format!(
                 "it made a record of {chosen}, not of the claim"

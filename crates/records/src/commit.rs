@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use ipam_kit::allocate::ledger::{Change, Commit};
-use ipam_kit::allocate::owner_index::now;
 use ipam_kit::allocate::{Lease, Owner, Strategy};
 use ipam_kit::{Error, Result};
 
@@ -97,11 +96,8 @@ impl<S: RecordServer> RecordLedger<S> {
             let text = self.text(owner, name)?;
             let record = revision.clone().record(lease);
             token.turn.begin_attempt(Attempt {
-                subnet: revision.subnet.clone(),
-                address: Some(record.address),
-                at: now(),
                 rewrites: Some(record.id.clone()),
-                ends: None,
+                ..Attempt::new(&revision.subnet, Some(record.address))
             });
             let begun = Instant::now();
             let outcome = self.server.write(&record, &text)?;

@@ -78,6 +78,11 @@ const LONGEST: u64 = 4 * 1024;
 const SETTLED: u64 = 600_000;
 
 impl Attempt {
+    /// A request that is sent now, and makes a record.
+    pub(crate) fn new(subnet: &str, address: Option<IpAddr>) -> Self {
+        Self { subnet: subnet.to_owned(), address, at: now(), rewrites: None, ends: None }
+    }
+
     /// Whether the server has certainly carried out the request, or never will.
     pub(crate) fn is_settled(&self) -> bool {
         now().abs_diff(self.at) > SETTLED
@@ -192,13 +197,7 @@ impl OwnerFile {
         let mut note = self.note.clone().unwrap_or_default();
         note.records.iter_mut().for_each(|record| record.ending |= record.id == id);
         note.attempts.retain(|attempt| attempt.ends.as_deref() != Some(id));
-        note.attempts.push(Attempt {
-            subnet: subnet.to_owned(),
-            address: None,
-            at: now(),
-            rewrites: None,
-            ends: Some(id.to_owned()),
-        });
+        note.attempts.push(Attempt { ends: Some(id.to_owned()), ..Attempt::new(subnet, None) });
         self.write(note);
     }
 
@@ -402,7 +401,7 @@ mod tests {
     /// A note that makes its file a long one.
     fn long() -> OwnerRecords {
         let subnet = "x".repeat(usize::try_from(LONGEST).unwrap());
-        let attempt = Attempt { subnet, address: None, at: 0, rewrites: None, ends: None };
+        let attempt = Attempt { at: 0, ..Attempt::new(&subnet, None) };
         OwnerRecords { attempts: vec![attempt], ..OwnerRecords::default() }
     }
 
