@@ -57,6 +57,8 @@ main() {
     # Presets that are copies of ipam-delegated: the DaemonSet of the plugin that such a preset
     # replaces writes through a link, into ipam-delegated itself.
     copied=whereabouts
+    # Selectors that are part of ipam-delegated: under a link the chain starts no process for them.
+    built_in=ipam-ds-static
     "${action}_all"
 }
 
@@ -134,8 +136,13 @@ install_all() {
     for name in $presets; do keep "$name"; done
     note_programs
     for name in $programs; do
+        if is_linked "$name"; then continue; fi
         say "install $name"
         [ -n "$dry" ] || mv -fT "$dir/.$name.new.$$" "$dir/$name"
+    done
+    # An older chain would refuse a link to itself.
+    for name in $programs; do
+        if is_linked "$name"; then link "$name"; fi
     done
     if [ -n "$logrotate" ]; then install_logrotate; fi
     # Last: the preset's program and all that its chain runs are in place.
@@ -375,6 +382,7 @@ sweep() {
 # Puts the programs into the folder under names that no runtime calls, and tries them there.
 stage() {
     for name in $programs; do
+        if is_linked "$name"; then continue; fi
         new=$dir/.$name.new.$$
         cp "$from/$name" "$new" && chmod 755 "$new" || fail "cannot write $new; nothing was changed"
         # Without it a power loss might leave a name without content. A system that cannot sync one
@@ -431,6 +439,12 @@ own_program() {
     *" ipam-delegated "*) echo "$from/ipam-delegated" ;;
     *) echo "$dir/ipam-delegated" ;;
     esac
+}
+
+# Whether a program is installed as a link, since this run installs the ipam-delegated that it is in.
+is_linked() {
+    case " $programs " in *" ipam-delegated "*) ;; *) return 1 ;; esac
+    case " $built_in " in *" $1 "*) ;; *) return 1 ;; esac
 }
 
 is_copied() {

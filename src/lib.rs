@@ -34,16 +34,21 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use chain::{Chain, Preset};
+use chain::{BuiltIn, Chain, Names, Preset};
 use ipam_kit::cni::Environment;
-use ipam_kit::delegate::serve;
+use ipam_kit::delegate::{run_dyn, serve};
 use operator::preset_cli::PresetCli;
 
-/// `main` of the meta-plugin: a plugin if `CNI_COMMAND` is set, else the operator's verbs.
+/// `main` of the meta-plugin: a plugin if `CNI_COMMAND` is set, else the operator's verbs. Under the
+/// name of a built-in selector it is that selector.
 pub fn main(presets: &'static [Preset]) -> ExitCode {
     let mut arguments = std::env::args_os();
     let program = arguments.next().unwrap_or_default();
-    let chain = Chain::new(presets, Path::new(&program));
+    let names = Names { presets, built_in: presets::BUILT_IN };
+    let chain = Chain::new(names, Path::new(&program));
+    if let Some(built_in) = BuiltIn::find(names.built_in, &chain.called) {
+        return run_dyn(built_in.name, &*(built_in.delegate)());
+    }
     let environment = Environment::new(std::env::vars_os());
     if !matches!(environment.verb(), Ok(None)) {
         return serve(chain.name(), &chain, environment);
@@ -57,5 +62,5 @@ pub fn main(presets: &'static [Preset]) -> ExitCode {
             PresetCli { chain: &chain, preset, delegate, environment: &environment, called_as };
         return cli.run(&arguments);
     }
-    operator::main(presets, program.into(), environment, &arguments)
+    operator::main(names, program.into(), environment, &arguments)
 }

@@ -1,10 +1,14 @@
 //! The chains that the program runs under the names of the systems they replace.
 
-use crate::chain::{ChainCondition, HostProgram, Preset, PresetChain};
+use crate::chain::{BuiltIn, ChainCondition, HostProgram, Preset, PresetChain};
 
 /// Every preset.
 pub const PRESETS: &[Preset] =
     &[HOST_LOCAL, CNI_IPAM_ETCD, HOST_ETCD, KUBE_NODE, NODE_ANNOTATION, WHEREABOUTS];
+
+/// Every built-in selector.
+pub const BUILT_IN: &[BuiltIn] =
+    &[BuiltIn { name: "ipam-ds-static", delegate: || Box::new(ipam_ds_static::delegate()) }];
 
 const HOST_LOCAL: Preset = Preset {
     name: "host-local",

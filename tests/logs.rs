@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 const LOGS: &str = "/var/log/cni";
 
-/// A chain with a delegate of ours that logs for itself.
+/// A chain with a delegate of ours that logs for itself, installed as install.sh does.
 fn world() -> (World, Value) {
     let world = World::new();
-    world.install(&binary("ipam-ds-static")).install(&host_local());
+    world.install_as(&binary("ipam-delegated"), "ipam-ds-static").install(&host_local());
     let network = world.network(json!(["ipam-ds-static", "host-local"]));
     let network = with(&network, "subnet", "10.1.2.0/24");
     (world, network)

@@ -14,7 +14,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ipam_delegated::chain::Chain;
+use ipam_delegated::chain::{Chain, Names};
 use ipam_kit::cni::{Environment, IpamResult, ValidAttachments, Version};
 use ipam_kit::delegate::answer;
 use ipam_kit::host::Settings;
@@ -345,7 +345,7 @@ fn the_chain_answers_as_written() {
 fn a_stripped_del_releases_from_the_record() {
     let world = World::new();
     world.allocator("ipam-da-x", "10.0.0.2/24");
-    let chain = Chain::new(&[], Path::new("/opt/cni/bin/ipam-delegated"));
+    let chain = Chain::new(Names::default(), Path::new("/opt/cni/bin/ipam-delegated"));
     let call = |verb: &str, ipam: Value| {
         let mut env = default_env();
         merge(&mut env, &json!({"CNI_COMMAND": verb, "CNI_PATH": world.path("bin")}));

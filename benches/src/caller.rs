@@ -41,7 +41,14 @@ impl Plugins {
     pub fn new(folder: &Path, build: &Build, names: &[&str]) -> Self {
         fs::create_dir(folder).unwrap();
         let this = Self(folder.to_owned());
-        names.iter().for_each(|name| this.install(&build.program(name)));
+        for name in names {
+            // As install.sh does.
+            if *name == "ipam-ds-static" {
+                symlink("ipam-delegated", this.0.join(name)).unwrap();
+            } else {
+                this.install(&build.program(name));
+            }
+        }
         this
     }
 

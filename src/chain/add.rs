@@ -95,9 +95,10 @@ impl<'a> ChainRun<'a> {
                 self.runs.push(run.into());
             }
             let environment = self.session.environment.clone();
+            let settings = &self.session.request.settings;
             // The last quarter is for the undo.
             let time = self.deadline.left().saturating_sub(self.plan.timeout / 4);
-            let output = DelegateCall { step, verb: Verb::Add, environment, stdin, time }
+            let output = DelegateCall { step, verb: Verb::Add, environment, stdin, settings, time }
                 .run()
                 .inspect_err(|failure| self.set_last_run(step, failure.kind))?;
             let granted = self.handoff.take_answer(step, output.unwrap_or_default())?;

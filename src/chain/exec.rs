@@ -1,8 +1,9 @@
-//! One call of a delegate as a process, which ends in its time whatever it does.
+//! One call of a delegate: as a process, which ends in its time whatever it does, or as a function.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use log::debug;
+use log::{LevelFilter, debug};
 use serde_json::{Map, Value};
 
 use super::plan::Step;
@@ -11,7 +12,7 @@ use super::program::not_started;
 use ipam_kit::cni::{Environment, Verb, parse_object};
 use ipam_kit::delegate::Deadline;
 use ipam_kit::error::{Error, ErrorCode};
-use ipam_kit::host::show_duration;
+use ipam_kit::host::{Settings, show_duration};
 
 /// A delegate that prints more than this on stdout is killed.
 const STDOUT_LIMIT: usize = 1024 * 1024;
@@ -26,6 +27,8 @@ pub(crate) struct DelegateCall<'a> {
     /// The variables of the call, except the verb and the time.
     pub environment: Environment,
     pub stdin: String,
+    /// The host's settings, for a delegate that needs no process.
+    pub settings: &'a Settings,
     /// How long it may run, unless its own timeout is shorter.
     pub time: Duration,
 }
@@ -68,12 +71,29 @@ impl DelegateCall<'_> {
     /// Runs the delegate until it ends or its time is over.
     pub(crate) fn run(mut self) -> Result<DelegateOutput, DelegateFailure> {
         let began = Instant::now();
-        let Step { name, program, timeout, .. } = self.step;
+        let Step { name, program, built_in, timeout, .. } = self.step;
         self.time = timeout.map_or(self.time, |own| own.min(self.time));
         // A little less than is really left, so that a delegate of ours can still say why.
         let announced = self.time.saturating_sub(self.time / 20);
         self.environment.set("CNI_COMMAND", self.verb.as_str());
         self.environment.set(Deadline::VARIABLE, announced.as_millis().to_string());
+        let answer = match built_in {
+            // As a process it writes a log of its own.
+            Some(built_in) if log::max_level() < LevelFilter::Debug => {
+                let reply = built_in.answer(self.environment.clone(), &self.stdin, self.settings);
+                self.read_end(ProcessOutput::of(reply, STDOUT_LIMIT))
+            }
+            _ => self.run_process(program),
+        };
+        let outcome = match &answer {
+            Ok(_) => "done".to_owned(),
+            Err(failure) => format!("error {}: {}", failure.error.code(), failure.error.in_full()),
+        };
+        debug!("{name} {} in {:.1?}: {outcome}", self.verb, began.elapsed());
+        answer
+    }
+
+    fn run_process(&self, program: &Path) -> Result<DelegateOutput, DelegateFailure> {
         let spec = ProcessSpec {
             program,
             arguments: &[],
@@ -82,22 +102,23 @@ impl DelegateCall<'_> {
             time: self.time,
             stdout_limit: STDOUT_LIMIT,
         };
-        let answer = match Process::start(&spec) {
-            Ok(mut process) => process.answer(|end| match end {
-                Ok(output) => self.read(&output),
-                Err(reason) => Err(self.killed(&reason)),
-            }),
+        match Process::start(&spec) {
+            Ok(mut process) => process.answer(|end| self.read_end(end)),
             Err(error) => Err(DelegateFailure {
-                error: not_started(program, error).within(name),
+                error: not_started(program, error).within(&self.step.name),
                 kind: FailureKind::NotRun,
             }),
-        };
-        let outcome = match &answer {
-            Ok(_) => "done".to_owned(),
-            Err(failure) => format!("error {}: {}", failure.error.code(), failure.error.in_full()),
-        };
-        debug!("{name} {} in {:.1?}: {outcome}", self.verb, began.elapsed());
-        answer
+        }
+    }
+
+    fn read_end(
+        &self,
+        end: Result<ProcessOutput, KillReason>,
+    ) -> Result<DelegateOutput, DelegateFailure> {
+        match end {
+            Ok(output) => self.read(&output),
+            Err(reason) => Err(self.killed(&reason)),
+        }
     }
 
     fn killed(&self, reason: &KillReason) -> DelegateFailure {

@@ -5,6 +5,7 @@
 //! releases everything that was taken, even if the configuration has changed.
 
 mod add;
+mod built_in;
 mod check;
 mod del;
 pub(crate) mod entry;
@@ -36,6 +37,7 @@ pub(crate) mod unshown_pools;
 
 use std::path::Path;
 
+pub use built_in::{BuiltIn, Names};
 pub use preset::{ChainCondition, HostProgram, Preset, PresetChain};
 
 use ipam_kit::cni::{IpamResult, ValidAttachments};
@@ -44,10 +46,10 @@ use ipam_kit::error::Result;
 use program::OwnExecutable;
 use session::Session;
 
-/// The chain as a plugin, with a table of presets.
+/// The chain as a plugin, with the names that this program may have.
 #[derive(Debug)]
 pub struct Chain {
-    pub(crate) presets: &'static [Preset],
+    pub(crate) names: Names,
     pub(crate) preset: Option<&'static Preset>,
     /// The name this program was started under.
     pub(crate) called: String,
@@ -57,11 +59,11 @@ pub struct Chain {
 impl Chain {
     /// A chain started under the name `program` (argv\[0\], a path): the name of a preset makes it
     /// that preset.
-    pub fn new(presets: &'static [Preset], program: &Path) -> Self {
+    pub fn new(names: Names, program: &Path) -> Self {
         let name = program.file_name().and_then(|name| name.to_str());
-        let preset = name.and_then(|name| Preset::find(presets, name));
+        let preset = name.and_then(|name| Preset::find(names.presets, name));
         let called = name.unwrap_or("ipam-delegated").to_owned();
-        Self { presets, preset, called, own_executable: std::cell::OnceCell::new() }
+        Self { names, preset, called, own_executable: std::cell::OnceCell::new() }
     }
 
     pub(crate) fn name(&self) -> &'static str {

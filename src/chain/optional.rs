@@ -21,7 +21,8 @@ pub(crate) fn run_if_known(
 ) -> Result<DelegateOutput, DelegateFailure> {
     let began = Instant::now();
     let environment = session.environment.clone();
-    let output = DelegateCall { step, verb, environment, stdin, time }.run();
+    let settings = &session.request.settings;
+    let output = DelegateCall { step, verb, environment, stdin, settings, time }.run();
     match output {
         Err(failure) if is_unknown_verb(verb, &failure.error) => {
             debug!("{} does not support {verb}", step.name);
@@ -50,7 +51,8 @@ pub(crate) fn refuse_version(
     let network = session.request.network.with("cniVersion", version.as_str().into());
     let stdin = Value::Object(network.config().clone()).to_string();
     let environment = session.environment.clone();
-    let call = DelegateCall { step, verb: Verb::Version, environment, stdin, time };
+    let settings = &session.request.settings;
+    let call = DelegateCall { step, verb: Verb::Version, environment, stdin, settings, time };
     let answer = match call.run() {
         Ok(answer) => answer.unwrap_or_default(),
         Err(DelegateFailure { error, kind: FailureKind::NotRun }) => return Err(error),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::built_in::BuiltIn;
 use super::entry::{DelegateEntry, Placement};
 use super::program::{ProgramSource, is_allocator, is_selector};
 
@@ -22,6 +23,8 @@ pub(crate) struct Step {
     pub name: String,
     pub program: PathBuf,
     pub source: ProgramSource,
+    /// The part of this program that answers instead of a process.
+    pub built_in: Option<&'static BuiltIn>,
     /// Less than what the chain would give it.
     pub timeout: Option<Duration>,
     /// The only pools it is shown.
@@ -50,6 +53,7 @@ impl Step {
         Self {
             program,
             source: ProgramSource::CniPath,
+            built_in: None,
             timeout: entry.timeout,
             serves: entry.serves,
             answers_any: entry.answers_any,

@@ -1,9 +1,10 @@
 //! The planner of a chain: by `ipam.delegates`, or by the preset whose name the program has.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::built_in::{BuiltIn, Names};
 use super::entry::{DelegateEntry, parse_entries, parse_timeout};
 use super::next::LastDelegate;
 use super::plan::{Plan, Step};
@@ -16,7 +17,7 @@ use ipam_kit::error::{Error, ErrorCode, Result};
 /// The sources of a plan, beside the section `ipam`.
 #[derive(Clone, Debug)]
 pub(crate) struct Planner<'a> {
-    pub presets: &'static [Preset],
+    pub names: Names,
     /// The preset this program was started as.
     pub preset: Option<&'static Preset>,
     pub own_executable: &'a OwnExecutable,
@@ -104,8 +105,9 @@ impl Planner<'_> {
     /// The delegates of an entry of `ipam.delegates`: one, or those of a preset.
     fn plan_entry(&self, entry: DelegateEntry, ipam: &Map<String, Value>) -> Result<Vec<Step>> {
         let program = self.program_path(&entry.name)?;
-        if self.own_executable.is(&program) {
-            return match Preset::find(self.presets, &entry.name) {
+        let built_in = self.built_in(&entry.name, &program);
+        if built_in.is_none() && self.own_executable.is(&program) {
+            return match Preset::find(self.names.presets, &entry.name) {
                 Some(preset) => self.plan_preset(preset, &entry, ipam),
                 None => Err(unknown_preset(&entry.path, &entry.name, &program)),
             };
@@ -113,7 +115,7 @@ impl Planner<'_> {
         if !is_selector(&entry.name) {
             entry.refuse_selector_keys()?;
         }
-        Ok(vec![Step::of(entry, program)])
+        Ok(vec![Step { built_in, ..Step::of(entry, program) }])
     }
 
     /// The delegates of a preset that an entry names. A program that a file of the host names replaces the
@@ -131,7 +133,7 @@ impl Planner<'_> {
             entry.refuse_selector_keys()?;
         }
         let named_by_host = match &preset.host_program {
-            Some(host) => host.find(self.presets, self.own_executable, self.environment)?,
+            Some(host) => host.find(self.names.presets, self.own_executable, self.environment)?,
             None => None,
         };
         let preset_entry = with_settings(preset, chain, entry, &entry_ipam)?;
@@ -142,7 +144,9 @@ impl Planner<'_> {
         let mut steps = Vec::new();
         for name in delegates {
             let entry = DelegateEntry { name: name.to_owned(), ..preset_entry.clone() };
-            steps.push(Step::of(entry, self.program_path(name)?));
+            let program = self.program_path(name)?;
+            let built_in = self.built_in(name, &program);
+            steps.push(Step { built_in, ..Step::of(entry, program) });
         }
         match named_by_host {
             None => {}
@@ -154,6 +158,12 @@ impl Planner<'_> {
             }
         }
         Ok(steps)
+    }
+
+    /// The built-in selector of a name, if its program is this one.
+    pub(crate) fn built_in(&self, name: &str, program: &Path) -> Option<&'static BuiltIn> {
+        let built_in = BuiltIn::find(self.names.built_in, name);
+        built_in.filter(|_| self.own_executable.is(program))
     }
 
     /// The path of a delegate's program. If it is missing but may be, a path where running it fails.

@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 
 use ipam_kit::cni::Environment;
-use ipam_kit::delegate::Mark;
+use ipam_kit::delegate::{Mark, Reply};
 use ipam_kit::error::Error;
 use ipam_kit::log::to_stderr;
 use ipam_kit::text::visible_lines;
@@ -207,6 +207,16 @@ pub(crate) struct ProcessOutput {
 }
 
 impl ProcessOutput {
+    /// The output of a process that gives this answer.
+    pub(super) fn of(reply: Reply, stdout_limit: usize) -> Result<Self, KillReason> {
+        let stdout = reply.stdout.into_bytes();
+        if stdout.len() > stdout_limit {
+            return Err(KillReason::TooLong);
+        }
+        let status = ExitStatus::from_raw(i32::from(reply.exit) << 8);
+        Ok(Self { status, stdout, stderr_tail: Vec::new() })
+    }
+
     /// How the process ended: `exit status 3` or `signal 9 (SIGKILL)`.
     pub(super) fn ending(&self) -> String {
         self.status.to_string().replacen(": ", " ", 1)

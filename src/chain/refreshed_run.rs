@@ -120,7 +120,7 @@ pub(crate) fn present_ipam(
     let delegates = ipam.remove("delegates");
     let entry = present_entry(session, run, delegates.as_ref());
     let preset = entry.get("type").and_then(Value::as_str);
-    let preset = preset.and_then(|name| Preset::find(session.chain.presets, name));
+    let preset = preset.and_then(|name| Preset::find(session.chain.names.presets, name));
     ipam.extend(entry);
     if let Some(preset) = preset.filter(|preset| preset.name != run.delegate) {
         preset.apply_settings(&mut ipam);
@@ -153,7 +153,7 @@ fn present_entry(
 /// Whether an entry of `ipam.delegates` is this delegate, or a preset that has it.
 fn entry_includes(session: &Session<'_>, entry: &Map<String, Value>, delegate: &str) -> bool {
     let Some(name) = entry.get("type").and_then(Value::as_str) else { return false };
-    let preset = Preset::find(session.chain.presets, name);
+    let preset = Preset::find(session.chain.names.presets, name);
     let mut chains = preset.map_or(&[][..], |preset| preset.chains).iter();
     name == delegate || chains.any(|chain| chain.delegates.contains(&delegate))
 }
@@ -183,7 +183,7 @@ fn find_replaced(session: &Session<'_>, name: &str) -> Option<PathBuf> {
 /// The last delegate of the preset that has replaced a recorded program without a `NAME.orig`. If the
 /// preset cannot be planned, the recorded program runs, which fails and keeps the record.
 fn replacing_allocator(session: &Session<'_>, run: &Run) -> Option<Step> {
-    let preset = Preset::find(session.chain.presets, &run.delegate)?;
+    let preset = Preset::find(session.chain.names.presets, &run.delegate)?;
     if !session.chain.own_executable().is(&recorded_step(session, run).program) {
         return None;
     }

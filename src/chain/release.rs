@@ -134,7 +134,8 @@ fn release_by(
     };
     let step = &recorded_step(session, &refreshed.run);
     let environment = session.environment_for(target.attachment);
-    let call = DelegateCall { step, verb: Verb::Del, environment, stdin, time };
+    let settings = &session.request.settings;
+    let call = DelegateCall { step, verb: Verb::Del, environment, stdin, settings, time };
     call.run().map(drop).map_err(|failure| refreshed.explain_failure(failure))
 }
 
@@ -153,6 +154,7 @@ pub(crate) fn claim_again(
     let step = &recorded_step(session, run);
     let mut environment = session.environment_for(target.attachment);
     environment.set("CNI_ARGS", workload.to_cni_args());
+    let settings = &session.request.settings;
     let time = session.timeout();
-    DelegateCall { step, verb: Verb::Add, environment, stdin, time }.run()
+    DelegateCall { step, verb: Verb::Add, environment, stdin, settings, time }.run()
 }

@@ -61,7 +61,7 @@ impl<'a> Session<'a> {
             }
         };
         let planner = Planner {
-            presets: chain.presets,
+            names: chain.names,
             preset: chain.preset,
             own_executable: chain.own_executable(),
             path: request.environment.path(),

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
 use super::options::{CACHE_DIR, STATE_DIR};
-use crate::chain::Preset;
+use crate::chain::Names;
 use ipam_cli::{Arguments, OptionSpec};
 use ipam_kit::cni::Environment;
 use ipam_kit::error::Result;
@@ -11,7 +11,7 @@ use ipam_kit::log::LogSettings;
 /// A person's call of a verb.
 #[derive(Debug)]
 pub(super) struct Operator {
-    pub presets: &'static [Preset],
+    pub names: Names,
     /// The name this program was called by, a path or not.
     pub program: PathBuf,
     pub environment: Environment,

@@ -32,7 +32,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::chain::Preset;
+use crate::chain::Names;
 use call::Operator;
 use ipam_cli::CliRequest;
 use ipam_kit::cni::Environment;
@@ -42,12 +42,12 @@ use printed::Printed;
 
 /// Runs an operator's verb and prints its output: exit 0, or 1 with the error on stderr.
 pub(crate) fn main(
-    presets: &'static [Preset],
+    names: Names,
     program: PathBuf,
     environment: Environment,
     arguments: &[OsString],
 ) -> ExitCode {
-    let printed = answer(presets, program, environment, arguments);
+    let printed = answer(names, program, environment, arguments);
     let printed = printed.unwrap_or_else(|error| Printed {
         text: String::new(),
         warnings: vec![error.in_full()],
@@ -70,15 +70,15 @@ pub(crate) fn main(
 }
 
 fn answer(
-    presets: &'static [Preset],
+    names: Names,
     program: PathBuf,
     environment: Environment,
     arguments: &[OsString],
 ) -> Result<Printed> {
-    match verbs::cli(presets).parse(arguments)? {
+    match verbs::cli(names.presets).parse(arguments)? {
         CliRequest::Text(text) => Ok(Printed::text(text)),
         CliRequest::Verb(run, arguments) => {
-            let operator = Operator { presets, program, environment, arguments };
+            let operator = Operator { names, program, environment, arguments };
             operator.start_log();
             run(&operator)
         }
@@ -98,7 +98,7 @@ mod tests {
 
     fn run(words: &[&str]) -> Result<String> {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-        Ok(answer(&[], PathBuf::new(), Environment::default(), &words)?.text)
+        Ok(answer(Names::default(), PathBuf::new(), Environment::default(), &words)?.text)
     }
 
     #[test]

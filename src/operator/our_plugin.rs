@@ -98,7 +98,7 @@ impl Operator {
         for config in &found.plugins {
             let ipam = config.get("ipam").unwrap_or_default();
             let Some(kind) = ipam.get("type").and_then(Value::as_str) else { continue };
-            let chain = Chain::new(self.presets, Path::new(kind));
+            let chain = Chain::new(self.names, Path::new(kind));
             match self.ownership(kind, &chain) {
                 Ownership::Foreign => continue,
                 Ownership::Replaceable if !replaceable_too => continue,

@@ -58,7 +58,11 @@ impl PresetCli<'_> {
     /// only print what it is.
     fn last_program(&self) -> Result<Option<PathBuf>> {
         let Some(host) = &self.preset.host_program else { return Ok(None) };
-        host.find_standalone(self.chain.presets, self.chain.own_executable(), self.environment)
+        host.find_standalone(
+            self.chain.names.presets,
+            self.chain.own_executable(),
+            self.environment,
+        )
     }
 
     /// Finds a program beside argv\[0\], beside the file that this is a link to, or in `PATH`.

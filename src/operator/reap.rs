@@ -217,7 +217,7 @@ impl Reaper<'_> {
     ) -> Result<(ReapOutcome, Option<&'static str>)> {
         let ReapEntry { network, attachment, .. } = seen;
         let request = self.operator.recorded_request(network, &seen.record)?;
-        let chain = Chain::new(self.operator.presets, Path::new("ipam-delegated"));
+        let chain = Chain::new(self.operator.names, Path::new("ipam-delegated"));
         let mut session = Session::open(&chain, &request)?;
         session.unreachable = Rc::clone(&self.unreachable);
         let opened = match open_if_stale(&session, network, attachment, self.began)? {

@@ -45,7 +45,7 @@ fn an_upgrade_replaces_programs_and_leaves_presets() {
     site.install(&[]);
     let text = format!("#!/bin/sh\necho ipam-delegated 2\n{PRESETS}");
     assert_eq!(site.read("host-local"), text.as_bytes());
-    assert_eq!(site.read("ipam-ds-static"), b"#!/bin/sh\necho ipam-ds-static 2\n");
+    assert!(site.is_linked("ipam-ds-static"));
     // A record may still name it.
     assert_eq!(site.read("ipam-da-local"), b"#!/bin/sh\necho ipam-da-local 1\n");
     assert_eq!(site.read("host-local.orig"), b"the plugin");

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use ipam_delegated::presets::BUILT_IN;
 use ipam_testkit::world::names;
 use serde_json::Value;
 
@@ -30,10 +31,19 @@ fn a_folder_is_made_and_gets_every_program() {
     assert_eq!(names(&site.plugins), [&[LIST][..], &programs].concat());
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(&site.plugins), 0o755);
-    for name in programs {
+    assert!(site.is_linked("ipam-ds-static"));
+    for name in ["ipam-da-local", "ipam-delegated"] {
         assert_eq!(mode(&site.plugins.join(name)), 0o755);
         assert_eq!(site.read(name), fs::read(site.release.join("bin").join(name)).unwrap());
     }
+}
+
+#[test]
+fn the_selectors_that_are_links_are_those_of_the_program() {
+    let script = fs::read_to_string(source("install.sh")).unwrap();
+    let linked = script.lines().find_map(|line| line.trim().strip_prefix("built_in=")).unwrap();
+    let built_in: Vec<&str> = BUILT_IN.iter().map(|built_in| built_in.name).collect();
+    assert_eq!(linked.trim_matches('\''), built_in.join(" "));
 }
 
 #[test]
@@ -41,11 +51,11 @@ fn a_program_that_does_not_run_replaces_nothing() {
     let site = Site::new();
     site.install(&[]);
     site.version("2");
-    site.program("ipam-ds-static", "#!/bin/sh\necho no such library; exit 127\n");
+    site.program("ipam-da-local", "#!/bin/sh\necho no such library; exit 127\n");
     let text = site.refused(&["--preset", "host-local"]);
     assert!(text.contains("does not run on this machine: no such library"), "{text}");
     site.install(&["--no-run"]);
-    assert!(site.read("ipam-ds-static").ends_with(b"exit 127\n"));
+    assert!(site.read("ipam-da-local").ends_with(b"exit 127\n"));
 }
 
 #[test]
@@ -54,12 +64,12 @@ fn a_damaged_archive_is_refused() {
     let sums = "cd \"$0\" && sha256sum install.sh bin/* >SHA256SUMS";
     assert!(Command::new("sh").args(["-c", sums]).arg(&site.release).status().unwrap().success());
     site.install(&[]);
-    site.program("ipam-ds-static", "#!/bin/sh\n");
+    site.program("ipam-da-local", "#!/bin/sh\n");
     let outcome = site.run(&[]);
     assert!(outcome.stderr.contains("are damaged: unpack the archive again"), "{outcome:?}");
-    assert_eq!(site.read("ipam-ds-static"), b"#!/bin/sh\necho ipam-ds-static 1\n");
+    assert_eq!(site.read("ipam-da-local"), b"#!/bin/sh\necho ipam-da-local 1\n");
     // An archive has all of its programs: none is left out.
-    fs::remove_file(site.release.join("bin/ipam-ds-static")).unwrap();
+    fs::remove_file(site.release.join("bin/ipam-da-local")).unwrap();
     let text = site.refused(&[]);
     assert!(text.contains("are damaged: unpack the archive again"), "{text}");
 }
@@ -78,7 +88,7 @@ fn missing_programs_are_named_with_the_command_that_builds_them() {
 
     // A source tree.
     fs::write(site.release.join("Cargo.toml"), "").unwrap();
-    manifest(&site, "ipam-ds-static", MARK);
+    manifest(&site, "ipam-da-local", MARK);
     let text = site.refused(&[]);
     assert!(text.contains("cargo build --release --workspace --bins)"), "{text}");
     let build = |target: &str, name: &str| {
@@ -88,17 +98,17 @@ fn missing_programs_are_named_with_the_command_that_builds_them() {
     };
     let musl = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     build("", "ipam-delegated");
-    build("", "ipam-ds-static");
+    build("", "ipam-da-local");
     site.install(&[]);
     assert_eq!(site.read("ipam-delegated"), b"#!/bin/sh\n# \n");
     build(&musl, "ipam-delegated");
     let text = site.refused(&[]);
     assert!(
-        text.contains("ipam-ds-static is not in") && text.contains(&format!("--target {musl})"))
+        text.contains("ipam-da-local is not in") && text.contains(&format!("--target {musl})"))
     );
-    build(&musl, "ipam-ds-static");
+    build(&musl, "ipam-da-local");
     site.install(&[]);
-    assert_eq!(site.read("ipam-ds-static"), format!("#!/bin/sh\n# {musl}\n").as_bytes());
+    assert_eq!(site.read("ipam-da-local"), format!("#!/bin/sh\n# {musl}\n").as_bytes());
 }
 
 #[test]

@@ -127,9 +127,9 @@ fn what_a_killed_run_left_is_swept_by_the_next() {
     site.install(&[]);
     let before = site.contents();
     // The name under which it is tried ends in the process id of install.sh.
-    site.program("ipam-ds-static", "#!/bin/sh\nkill -KILL ${0##*.}\n");
+    site.program("ipam-da-local", "#!/bin/sh\nkill -KILL ${0##*.}\n");
     assert_eq!(site.run(&[]).exit, None);
-    assert!(names(&site.plugins).iter().any(|name| name.starts_with(".ipam-ds-static.new.")));
+    assert!(names(&site.plugins).iter().any(|name| name.starts_with(".ipam-da-local.new.")));
     site.version("1");
     site.install(&[]);
     assert_eq!(site.contents(), before);

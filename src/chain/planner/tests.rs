@@ -3,6 +3,9 @@ use serde_json::json;
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
+/// Planning makes no delegate.
+const BUILT_IN: &[BuiltIn] = &[BuiltIn { name: "built-in", delegate: || unreachable!() }];
+
 const PRESETS: &[Preset] = &[Preset {
     name: "old",
     chains: &[PresetChain {
@@ -32,7 +35,7 @@ impl Bin {
 
     fn plan(&self, ipam: Value, preset: Option<&'static Preset>) -> Result<Plan> {
         let planner = Planner {
-            presets: PRESETS,
+            names: Names { presets: PRESETS, built_in: BUILT_IN },
             preset,
             own_executable: &OwnExecutable::find(),
             path: vec![self.0.path().to_owned()],
@@ -129,4 +132,16 @@ fn another_program_under_a_presets_name_runs_as_itself() {
     let plan = bin.plan(json!({"delegates": ["old"]}), None).unwrap();
     assert_eq!(plan.steps[0].name, "old");
     assert!(plan.steps[0].overrides.is_empty());
+}
+
+#[test]
+fn a_built_in_selector_is_one_only_while_its_program_is_this_one() {
+    let bin = Bin::with(&["a"]);
+    bin.link_own("built-in");
+    let plan = bin.plan(json!({"delegates": ["built-in", "a"]}), None).unwrap();
+    let built_in = plan.steps.iter().map(|step| step.built_in.map(|built_in| built_in.name));
+    assert_eq!(built_in.collect::<Vec<_>>(), [Some("built-in"), None]);
+    let bin = Bin::with(&["built-in"]);
+    let plan = bin.plan(json!({"delegates": ["built-in"]}), None).unwrap();
+    assert!(plan.steps[0].built_in.is_none());
 }

@@ -179,7 +179,9 @@ fn unplanned_chain(session: &Session<'_>) -> Vec<Row> {
     let mut chain = Vec::new();
     for name in planner.names(session.request.network.ipam()) {
         let program = planner.find(&name).ok();
-        let own = program.as_ref().is_some_and(|program| planner.own_executable.is(program));
+        let own = program.as_ref().is_some_and(|program| {
+            planner.built_in(&name, program).is_none() && planner.own_executable.is(program)
+        });
         let role = match &program {
             None => "missing",
             Some(_) if own => "this program itself",

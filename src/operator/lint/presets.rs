@@ -18,7 +18,7 @@ impl Findings {
     pub(super) fn of_presets(&mut self, session: &Session<'_>, ours: &OurPlugin) {
         let planner = &session.planner;
         let named = planner.names(session.request.network.ipam());
-        for preset in planner.presets {
+        for preset in planner.names.presets {
             let name = preset.name;
             let is_type = ours.kind == name;
             if !is_type && !named.iter().any(|named| named == name) {

@@ -210,7 +210,7 @@ impl Reassertion<'_> {
     }
 
     fn chain(&self) -> Chain {
-        Chain::new(self.operator.presets, Path::new("ipam-delegated"))
+        Chain::new(self.operator.names, Path::new("ipam-delegated"))
     }
 
     fn push_row(&mut self, mut row: Row, outcome: Result<ClaimOutcome>) {

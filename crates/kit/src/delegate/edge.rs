@@ -46,14 +46,19 @@ pub struct Reply {
 /// Called without `CNI_COMMAND`, it prints for a person: the answer of [`Delegate::cli`] to the
 /// arguments that [`Delegate::expand_args`] returns, else what program it is.
 pub fn run(name: &'static str, delegate: impl Delegate) -> ExitCode {
+    run_dyn(name, &delegate)
+}
+
+/// [`run`] for a program that chooses its delegate when it is called.
+pub fn run_dyn(name: &'static str, delegate: &dyn Delegate) -> ExitCode {
     let environment = Environment::new(std::env::vars_os());
     if !matches!(environment.verb(), Ok(None)) {
-        return serve(name, &delegate, environment);
+        return serve(name, delegate, environment);
     }
     let arguments = delegate.expand_args(std::env::args_os().skip(1).collect());
     if !arguments.is_empty() {
         let json = arguments.iter().any(|argument| argument == "--json");
-        match answer_person(name, &delegate, environment, arguments) {
+        match answer_person(name, delegate, environment, arguments) {
             None => {}
             Some(Ok(text)) => {
                 let mut stdout = std::io::stdout();

@@ -13,7 +13,7 @@ pub mod selector_keys;
 
 pub use cli_call::CliCall;
 pub use deadline::Deadline;
-pub use edge::{Reply, answer, run, serve};
+pub use edge::{Reply, answer, run, run_dyn, serve};
 pub use mark::Mark;
 pub use reach::Reach;
 pub use request::Request;
