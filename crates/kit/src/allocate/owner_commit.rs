@@ -121,13 +121,15 @@ pub fn withdrawal(change: &Change<'_>, chosen: &[IpAddr], revision: i64) -> Chan
 }
 
 /// The error of a call after a withdrawal: `error` is the reason, and `confirmed` says whether the
-/// store confirmed it.
+/// store confirmed it. Without that, the error names the addresses.
 pub fn withdrawn(error: Error, change: &Change<'_>, confirmed: Result<bool>) -> Error {
-    match confirmed {
-        Ok(true) => error,
-        Ok(false) => error.and([may_be_held(change.drop.iter().map(|lease| lease.address.addr()))]),
-        Err(failed) => error.and([failed]),
-    }
+    let failed = match confirmed {
+        Ok(true) => return error,
+        Ok(false) => None,
+        Err(failed) => Some(failed),
+    };
+    let unreleased = may_be_held(change.drop.iter().map(|lease| lease.address.addr()));
+    error.and(failed.into_iter().chain([unreleased]))
 }
 
 /// The leases that stayed and those that were claimed by a change.
@@ -189,7 +191,15 @@ mod tests {
         let change = drops(&["10.0.0.7/24"]);
         let restored = || Error::new(ErrorCode::TRY_AGAIN, "restored");
         assert_eq!(withdrawn(restored(), &change, Ok(true)).to_string(), "restored");
-        let error = withdrawn(restored(), &change, Ok(false));
-        assert!(error.to_string().contains("may still be held: 10.0.0.7"), "{error}");
+        let failed = Error::new(ErrorCode::BACKEND, "permission denied");
+        for (confirmed, text) in [
+            (Ok(false), "restored; outcome unknown"),
+            (Err(failed), "restored; permission denied; outcome unknown"),
+        ] {
+            let error = withdrawn(restored(), &change, confirmed);
+            assert_eq!(error.code(), ErrorCode::TRY_AGAIN);
+            assert!(error.to_string().starts_with(text), "{error}");
+            assert!(error.to_string().contains("may still be held: 10.0.0.7"), "{error}");
+        }
     }
 }
