@@ -307,3 +307,32 @@ fn every_path_that_a_page_names_exists() {
         }
     }
 }
+
+/// Every file of Rust below a folder, by its path from the root.
+fn sources(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !path.ends_with("target") {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned());
+        }
+    }
+}
+
+#[test]
+fn every_test_that_is_shorter_every_day_is_in_the_table() {
+    let mut cut = Vec::new();
+    for folder in ["crates", "delegates", "tests"] {
+        sources(&root().join(folder), &mut cut);
+    }
+    // The file that defines it; this one.
+    let own = ["crates/testkit/src/world/mod.rs", "tests/docs/main.rs"];
+    cut.retain(|file| !own.contains(&&**file) && read(file).contains("full_size()"));
+    cut.sort();
+    let rows = table(&read("CONTRIBUTING.md"), "### Tests in full");
+    let files = rows[2..].iter().flat_map(|row| row[0].split('`').skip(1).step_by(2));
+    let mut named: Vec<&str> = files.collect();
+    named.sort();
+    assert_eq!(named, cut);
+}

@@ -4,13 +4,13 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ipam_testkit::consul::{Consul, Fate, Relay, Request};
 use ipam_testkit::node::{addresses, given};
-use ipam_testkit::world::{World, start, wait};
+use ipam_testkit::world::{World, full_size, start, wait};
 use serde_json::{Value, json};
 
 use common::chains::{chain, failing};
@@ -273,20 +273,12 @@ fn an_add_that_was_killed_is_undone_though_the_leader_is_behind() {
     site.assert_empty("an ADD that failed");
 }
 
-/// How many times a server is killed and started: in a test of every day a few.
-fn restarts() -> usize {
-    static TIMES: OnceLock<usize> = OnceLock::new();
-    *TIMES.get_or_init(|| {
-        let full = std::env::var("IPAM_DELEGATED_TESTS").is_ok_and(|size| size == "full");
-        if full { 12 } else { 2 }
-    })
-}
-
 #[test]
 fn what_containers_hold_is_released_by_dels_right_after_a_server_was_killed() {
     let consul = common::stocked();
     let node = Node::of(&consul);
-    for round in 0..restarts() {
+    let restarts = if full_size() { 12 } else { 2 };
+    for round in 0..restarts {
         let containers: Vec<String> = (0..16).map(|n| format!("c{round}-{n}")).collect();
         let result: Vec<Value> = containers.iter().map(|container| node.add(container)).collect();
         consul.kill();

@@ -1,4 +1,5 @@
-//! An old node takes addresses from a pool that a node of ours changes 20 times a second.
+//! An old node takes addresses from a pool that a node of ours changes up to 20 times a second. What
+//! both reach depends on the machine: it is printed.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -116,18 +117,21 @@ fn run(release: Release, entries: usize, time: Duration) {
         let old = scope.spawn(|| race.old(release));
         (race.ours(), old.join().unwrap())
     });
+    let pods: usize = old.iter().sum();
+    let [our_rate, old_rate] = [ours, pods].map(|count| count as f64 / time.as_secs_f64());
     let _ = writeln!(
         std::io::stderr(),
-        "{entries} entries, {ours} ADDs of ours in {time:?}; pods of {release:?} by tries: {old:?}"
+        "{entries} entries: {our_rate:.1} ADDs of ours a second, {old_rate:.1} of {release:?}; \
+         its pods by tries: {old:?}"
     );
     let given = race.given.lock().unwrap();
-    assert_eq!(given.len(), ours + old.iter().sum::<usize>());
+    assert_eq!(given.len(), ours + pods);
     assert!(are_distinct(&*given), "{given:?}");
     assert_eq!(race.desk.objects().held().len(), entries + given.len());
 }
 
 #[test]
-fn no_old_node_starves_beside_20_adds_a_second() {
+fn no_old_node_starves_beside_up_to_20_adds_a_second() {
     let (sizes, seconds) = if full_size() { (&[0, 200][..], 20) } else { (&[0][..], 2) };
     for entries in sizes {
         OLD.into_iter().for_each(|release| run(release, *entries, Duration::from_secs(seconds)));
