@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::{Command, Stdio};
 
 use ipam_testkit::node_site::{by, without_override};
 use ipam_testkit::world::{World, binary, start, wait, with};
@@ -527,6 +528,22 @@ fn a_verb_whose_output_cannot_be_written_fails_unless_its_reader_has_gone() {
         let outcome =
             ipam_testkit::world::wait(world.typing(words).stdout(writer).spawn().unwrap());
         assert_eq!((outcome.exit, outcome.stderr.as_str()), (Some(0), ""), "{words:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_behind_stderr_changes_neither_exit_nor_output() {
+    for program in ["ipam-delegated", "ipam-da-local"] {
+        for words in [&[][..], &["lst"], &["lst", "--json"]] {
+            let run = |stderr: Stdio| {
+                let mut command = Command::new(binary(program));
+                command.env_clear().args(words).stderr(stderr).output().unwrap()
+            };
+            let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+            let [read, unread] = [Stdio::piped(), full.into()].map(run);
+            assert!(read.status.code().is_some_and(|exit| exit < 2), "{read:?}");
+            assert_eq!((unread.status, unread.stdout), (read.status, read.stdout));
+        }
     }
 }
 

@@ -37,6 +37,7 @@ use call::Operator;
 use ipam_cli::CliRequest;
 use ipam_kit::cni::Environment;
 use ipam_kit::error::Result;
+use ipam_kit::log::print_to_stderr;
 use ipam_kit::text::visible;
 use printed::Printed;
 
@@ -54,14 +55,14 @@ pub(crate) fn main(
         failed: true,
     });
     for warning in &printed.warnings {
-        eprintln!("ipam-delegated: {}", visible(warning));
+        print_to_stderr(&format!("ipam-delegated: {}\n", visible(warning)));
     }
     let mut stdout = io::stdout();
     let written = stdout.write_all(printed.text.as_bytes()).and_then(|()| stdout.flush());
     match written {
         // A reader that has seen enough closes the pipe.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("ipam-delegated: cannot print: {error}");
+            print_to_stderr(&format!("ipam-delegated: cannot print: {error}\n"));
             ExitCode::FAILURE
         }
         _ if printed.failed => ExitCode::FAILURE,

@@ -292,7 +292,7 @@ pub fn fuzz_with(
             input.hash(&mut hash);
             let file = folder.join(format!("found-{:016x}", hash.finish()));
             fs::write(&file, &input).expect("the corpus can be written");
-            eprintln!("{target}, run {run}: {}", file.display());
+            let _ = writeln!(std::io::stderr(), "{target}, run {run}: {}", file.display());
             std::panic::resume_unwind(panic);
         }
     }

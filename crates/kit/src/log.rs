@@ -70,6 +70,12 @@ pub fn to_stderr(text: &[u8]) {
     write_without_waiting(rustix::stdio::stderr(), text);
 }
 
+/// Writes to stderr for a person, who may read slowly. A failure is ignored: the macros of the
+/// standard library panic on it.
+pub fn print_to_stderr(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
 /// Writes one line as [`to_stderr`] does, without what a terminal would obey.
 pub(crate) fn line_to_stderr(line: &str) {
     to_stderr(format!("{}\n", visible(line)).as_bytes());

@@ -18,7 +18,7 @@ use super::{CliCall, Delegate, Mark, Request};
 use crate::cni::{Environment, Verb, Version, to_text};
 use crate::error::{Error, ErrorCode, Result};
 use crate::host::{Settings, show_duration};
-use crate::log::{LogSettings, line_to_stderr, write_without_waiting};
+use crate::log::{LogSettings, line_to_stderr, print_to_stderr, write_without_waiting};
 use crate::text::visible;
 
 /// A network configuration is a few KiB; a caller that never ends must not fill the memory.
@@ -66,7 +66,7 @@ pub fn run_dyn(name: &'static str, delegate: &dyn Delegate) -> ExitCode {
                 return match written {
                     // A reader that has seen enough closes the pipe.
                     Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-                        eprintln!("{name}: cannot print: {error}");
+                        print_to_stderr(&format!("{name}: cannot print: {error}\n"));
                         ExitCode::FAILURE
                     }
                     _ => ExitCode::SUCCESS,
@@ -77,16 +77,16 @@ pub fn run_dyn(name: &'static str, delegate: &dyn Delegate) -> ExitCode {
                     let reply = Reply::error(Version::NEWEST, &error);
                     let _ = writeln!(std::io::stdout(), "{}", reply.stdout);
                 } else {
-                    eprintln!("{name}: {}", visible(&error.in_full()));
+                    print_to_stderr(&format!("{name}: {}\n", visible(&error.in_full())));
                 }
                 return ExitCode::FAILURE;
             }
         }
     }
     let version = env!("CARGO_PKG_VERSION");
-    eprintln!(
-        "{name} {version}: a CNI IPAM delegate. Runtimes call it with CNI_COMMAND set and a network configuration on stdin."
-    );
+    print_to_stderr(&format!(
+        "{name} {version}: a CNI IPAM delegate. Runtimes call it with CNI_COMMAND set and a network configuration on stdin.\n"
+    ));
     ExitCode::SUCCESS
 }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::{env, fs};
 
 use ipam_kit::allocate::Reach;
+use ipam_kit::log::print_to_stderr;
 use ipam_suites::subject::{Binary, Form, Subject};
 use ipam_suites::{Report, allocator_suite, selector_suite};
 use serde_json::{Map, Value};
@@ -126,7 +127,7 @@ fn ended(well: Result<bool, String>) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(message) => {
-            eprintln!("ipam-conformance: {message}\n{USAGE}Try --help.");
+            print_to_stderr(&format!("ipam-conformance: {message}\n{USAGE}Try --help.\n"));
             ExitCode::from(2)
         }
     }
@@ -209,7 +210,7 @@ impl Options {
         }
         let (first, advice) = self.role.first();
         if report.failed().contains(&first) {
-            eprint!("{advice}");
+            print_to_stderr(advice);
         }
         Ok(report.failed().is_empty())
     }
