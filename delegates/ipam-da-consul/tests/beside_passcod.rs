@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "common/beside.rs"]
-mod beside;
 mod common;
 
 use std::collections::BTreeMap;
@@ -19,7 +17,7 @@ use ipam_testkit::old::passcod::Passcod;
 use ipam_testkit::world::{start, wait};
 use serde_json::{Value, json};
 
-use beside::{Ours, add_until_given, amid, define, given, held, holdings, owners};
+use common::beside::{Ours, add_until_given, amid, define, given, held, holdings, owners};
 
 const POOL: &str = "p";
 

@@ -7,11 +7,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-#[path = "common/beside.rs"]
-#[allow(dead_code, reason = "each test binary uses a part")]
-mod beside;
-#[path = "common/players.rs"]
-mod players;
+mod cluster {
+    pub mod common {
+        #[allow(dead_code, reason = "each test binary uses a part")]
+        pub mod beside;
+        pub mod players;
+    }
+}
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -30,8 +32,8 @@ use ipam_testkit::whereabouts::Release;
 use ipam_testkit::world::{World, binary, full_size, start, wait};
 use serde_json::{Value, json};
 
-use beside::Site;
-use players::Player;
+use cluster::common::beside::{self, Site};
+use cluster::common::players::{self, Player};
 
 /// Each network has a range, objects and old nodes of its own: of the old nodes of a network one works at a
 /// time.

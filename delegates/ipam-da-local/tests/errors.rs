@@ -8,8 +8,9 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
-#[path = "errors/stage.rs"]
-mod stage;
+mod errors {
+    pub mod stage;
+}
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -18,7 +19,7 @@ use std::sync::Mutex;
 use ipam_testkit::errors::{Call, calls, is_injected};
 use ipam_testkit::world::{Host, full_size};
 
-use stage::{ALL, Scenario, Stage, Who};
+use errors::stage::{ALL, Scenario, Stage, Who};
 
 /// Every day one point of so many is tried.
 const PART: usize = 16;

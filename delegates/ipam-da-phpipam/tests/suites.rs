@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod common;
+mod server {
+    pub mod age;
+}
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -20,6 +22,8 @@ use ipam_testkit::phpipam::{APP, Builder, CODE, LockKind, PhpIpam};
 use ipam_testkit::world;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
+
+use server::age::age;
 
 const KEY: &str = "cni_key";
 
@@ -84,7 +88,7 @@ impl Desk {
 
     fn age(&self, by: Duration) {
         for (_, subnets) in self.sections.lock().unwrap().values() {
-            subnets.iter().for_each(|subnet| common::age(&self.server, subnet, by));
+            subnets.iter().for_each(|subnet| age(&self.server, subnet, by));
         }
     }
 

@@ -3,8 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "node_annotation/common.rs"]
-mod common;
+mod node_annotation {
+    pub mod common;
+}
 
 use std::fs;
 
@@ -14,7 +15,7 @@ use ipam_testkit::vectors::{Fixture, Vector};
 use ipam_testkit::world::Outcome;
 use serde_json::{Map, Value, json};
 
-use common::{CONF, Site};
+use node_annotation::common::{CONF, Site};
 
 const MACHINE_ID: &str = "0123456789abcdef0123456789abcdef";
 

@@ -13,7 +13,7 @@ use ipam_testkit::old::passcod::{Call, Passcod};
 use ipam_testkit::world::{Outcome, World, binary, start, wait};
 use serde_json::{Value, json};
 
-use super::common::PROGRAM;
+use super::PROGRAM;
 
 /// A node with one of our programs and the network `net`.
 pub struct Ours {

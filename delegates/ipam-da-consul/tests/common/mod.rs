@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "test support; each test file uses a part of it")]
 
+pub mod beside;
 pub mod chains;
 pub mod counting;
 pub mod filling;

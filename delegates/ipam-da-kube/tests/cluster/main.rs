@@ -5,7 +5,6 @@
 
 mod another_cluster;
 mod beside;
-#[path = "../common/mod.rs"]
 mod common;
 mod contention;
 mod cooldown;

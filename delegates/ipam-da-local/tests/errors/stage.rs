@@ -9,7 +9,7 @@ use ipam_testkit::errors::{Call, traced};
 use ipam_testkit::world::{Host, Outcome, binary, names, start, wait};
 use serde_json::{Value, json};
 
-use super::common::{LONG, Place, Program, owned_by, set_age};
+use crate::common::{LONG, Place, Program, owned_by, set_age};
 
 /// Whose call meets the error, and who holds addresses all the while.
 const VICTIM: &str = "c1";

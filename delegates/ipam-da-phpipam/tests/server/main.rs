@@ -3,9 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-#[path = "../common/mod.rs"]
-mod common;
-
+mod age;
 mod answers;
 mod logins;
 mod memory;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ipam_testkit::node::addresses;
 use ipam_testkit::phpipam::PhpIpam;
 
-use crate::common::age;
+use crate::age::age;
 use crate::site::{KEY, Node, Site};
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -1,7 +1,5 @@
 //! The times that records have, which a test moves.
 
-#![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part")]
-
 use std::time::Duration;
 
 use ipam_servers::{parse_timestamp, timestamp};
