@@ -1,7 +1,7 @@
 //! Claims: a record for each address that is taken, and the outcomes without a record.
 
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Claim, Commit, Entry, Taken};
@@ -10,7 +10,7 @@ use ipam_kit::{Error, ErrorCode, Result};
 use log::warn;
 
 use crate::ledger::{RecordLedger, RecordToken, contradicts};
-use crate::owner_file::Attempt;
+use crate::owner_file::{Attempt, Target};
 use crate::pools::SubnetPool;
 use crate::server::{AddressRecord, Created, RecordServer, Subnet};
 use crate::sight::{Marked, SubnetSight, Watch};
@@ -21,15 +21,6 @@ pub(crate) struct Made {
     pub(crate) subnet: Subnet,
     pub(crate) record: AddressRecord,
     pub(crate) taken: u64,
-    /// The records of other owners that it replaces.
-    pub(crate) replaced: Vec<Replaced>,
-}
-
-/// A record of another owner that was deleted for a claim.
-pub(crate) struct Replaced {
-    pub(crate) id: String,
-    /// When the server had deleted it.
-    pub(crate) at: Instant,
 }
 
 /// Why the claims of a change are not made.
@@ -120,12 +111,14 @@ impl<S: RecordServer> RecordLedger<S> {
             let Some(record) = self.read_entry(entry)? else { return Ok(Some(Refused::Changed)) };
             held.push(record);
         }
-        let mut replaced = Vec::new();
         for record in &held {
+            if self.rules.revives {
+                let target = Target::Replaces(record.id.clone());
+                token.turn.begin_attempt(Attempt::on(target, &subnet.id, Some(record.address)));
+            }
             if !self.delete_others(record)? {
                 return Ok(Some(Refused::Changed));
             }
-            replaced.push(Replaced { id: record.id.clone(), at: Instant::now() });
         }
         for record in &kept {
             if !self.delete_surely(record)? {
@@ -171,7 +164,7 @@ impl<S: RecordServer> RecordLedger<S> {
             }
         };
         let chosen = record.address;
-        made.push(Made { claim: index, subnet, record, taken, replaced });
+        made.push(Made { claim: index, subnet, record, taken });
         if address.is_some_and(|address| address != chosen) {
             return Err(contradicts::<S>(format!(
                 "it made a record of {chosen}, not of the claim"

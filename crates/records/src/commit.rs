@@ -9,7 +9,7 @@ use ipam_kit::{Error, Result};
 use crate::claim::{Made, Refused};
 use crate::confirm::REVIVAL;
 use crate::ledger::{RecordLedger, RecordToken, Revision, contradicts};
-use crate::owner_file::{Attempt, NotedRecord, OwnerFile, OwnerRecords};
+use crate::owner_file::{Attempt, NotedRecord, OwnerFile, OwnerRecords, Target};
 use crate::server::{RecordServer, Rewritten};
 
 impl<S: RecordServer> RecordLedger<S> {
@@ -65,10 +65,10 @@ impl<S: RecordServer> RecordLedger<S> {
         if let Some(refused) = self.confirm_all(owner, token, change, made)? {
             return Ok(Some(refused));
         }
-        if let Some(refused) = self.confirm_replaced(made)? {
+        if let Some(refused) = self.keep_all(owner, token, change, kept)? {
             return Ok(Some(refused));
         }
-        if let Some(refused) = self.keep_all(owner, token, change, kept)? {
+        if let Some(refused) = self.confirm_replaced(&mut token.turn, made, kept)? {
             return Ok(Some(refused));
         }
         for lease in &change.drop {
@@ -95,10 +95,8 @@ impl<S: RecordServer> RecordLedger<S> {
             let name = name.and_then(|name| Some((name, token.names.get(name)?)));
             let text = self.text(owner, name)?;
             let record = revision.clone().record(lease);
-            token.turn.begin_attempt(Attempt {
-                rewrites: Some(record.id.clone()),
-                ..Attempt::new(&revision.subnet, Some(record.address))
-            });
+            let target = Target::Rewrites(record.id.clone());
+            token.turn.begin_attempt(Attempt::on(target, &revision.subnet, Some(record.address)));
             let begun = Instant::now();
             let outcome = self.server.write(&record, &text)?;
             let may_revive = self.rules.revives && outcome != Rewritten::Refused;
@@ -176,7 +174,8 @@ impl<S: RecordServer> RecordLedger<S> {
         let records: Vec<NotedRecord> = stay.chain(leave).chain(new).flatten().collect();
         let is_settled = before.is_none_or(|note| {
             let has_attempts = !note.attempts.is_empty();
-            note.sure || has_attempts && note.attempts.iter().all(Attempt::is_settled)
+            let is_over = |it: &Attempt| it.is_settled() || it.replaces();
+            note.sure || has_attempts && note.attempts.iter().all(is_over)
         });
         let sure = is_settled && !self.has_unknown;
         let attempts = match sure {
@@ -198,15 +197,16 @@ impl<S: RecordServer> RecordLedger<S> {
     }
 }
 
-/// Notes that a change has left nothing. Records whose release has begun may be gone, and their
-/// releases may be open.
+/// Notes that a change has left nothing. Records whose release has begun may be gone, their releases
+/// may be open, and records that it replaced may come back.
 fn restore(token: &mut RecordToken, before: Option<OwnerRecords>, has_unknown: bool) {
     if has_unknown || token.turn.note() == before.as_ref() {
         return;
     }
     let mut note = token.turn.note().cloned().unwrap_or_default();
     let earlier = before.as_ref().map(|before| &*before.attempts).unwrap_or_default();
-    note.attempts.retain(|attempt| attempt.ends.is_some() || earlier.contains(attempt));
+    let stays = |it: &Attempt| matches!(it.target, Some(Target::Ends(_) | Target::Replaces(_)));
+    note.attempts.retain(|attempt| stays(attempt) || earlier.contains(attempt));
     note.sure = before.as_ref().is_some_and(|before| before.sure);
     if before.is_none() && note.attempts.is_empty() {
         return token.turn.forget();

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::Duration;
 
-use ipam_kit::allocate::Owner;
+use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::allocate::ledger::{Change, Taken};
 use ipam_kit::{Error, ErrorCode, Result};
 use log::debug;
@@ -17,7 +17,7 @@ use crate::claim::{Made, Refused, WITHDRAWAL};
 use crate::held::bare_subnet;
 use crate::ledger::{RecordLedger, RecordToken, Revision, contradicts};
 use crate::mark::NameMark;
-use crate::owner_file::OwnerFile;
+use crate::owner_file::{OwnerFile, OwnerRecords};
 use crate::server::{AddressRecord, RecordServer, Subnet};
 use crate::sight::{SubnetSight, Watch};
 
@@ -26,7 +26,7 @@ const LOOKS: u32 = 3;
 
 /// How long after its deletion a record is looked for again. A write that takes longer is followed
 /// by a list.
-pub(crate) const REVIVAL: Duration = Duration::from_secs(2);
+pub(crate) const REVIVAL: Duration = Duration::from_millis(250);
 
 impl<S: RecordServer> RecordLedger<S> {
     /// Reads the subnets of the records that were made, and refuses claims that meet other records.
@@ -93,31 +93,43 @@ impl<S: RecordServer> RecordLedger<S> {
         Ok(Some(Refused::Met(met)))
     }
 
-    /// Refuses claims whose replaced records are there again: the server was writing one when it was
-    /// deleted. If the write takes longer than [`REVIVAL`], its owner looks.
+    /// Refuses a change if a record is there again that the owner has replaced, in this call or an
+    /// earlier one, and whose address it would get: the server was writing it when it was deleted. If
+    /// the write takes longer than [`REVIVAL`], its owner looks.
     ///
     /// # Errors
     /// Code 11: too little time is left.
-    pub(crate) fn confirm_replaced(&mut self, made: &[Made]) -> Result<Option<Refused>> {
-        if !self.rules.revives {
+    pub(crate) fn confirm_replaced(
+        &mut self,
+        turn: &mut OwnerFile,
+        made: &[Made],
+        kept: &[Lease],
+    ) -> Result<Option<Refused>> {
+        let replaced = turn.note().map(OwnerRecords::replaced).unwrap_or_default();
+        if replaced.is_empty() {
             return Ok(None);
         }
-        for (made, replaced) in
-            made.iter().flat_map(|it| it.replaced.iter().map(move |old| (it, old)))
-        {
-            let rest = REVIVAL.saturating_sub(replaced.at.elapsed());
-            if rest > self.call.deadline.left() / 2 {
-                let message = "too little time is left to see that a replaced record stays deleted";
-                return Err(Error::new(ErrorCode::TRY_AGAIN, message)
-                    .advise("call again, or raise ipam.timeout"));
-            }
-            thread::sleep(rest);
-            if self.server.read(&replaced.id)?.is_some() {
-                let (claim, address) = (made.claim, made.record.address);
-                return Ok(Some(Refused::Met(vec![Taken { claim, address, holder: None }])));
+        if REVIVAL > self.call.deadline.left() / 2 {
+            let message = "too little time is left to see that a replaced record stays deleted";
+            return Err(Error::new(ErrorCode::TRY_AGAIN, message)
+                .advise("call again, or raise ipam.timeout"));
+        }
+        thread::sleep(REVIVAL);
+        let mut back = BTreeSet::new();
+        for (id, address) in replaced {
+            if self.server.read(&id)?.is_some() {
+                back.extend(address);
             }
         }
-        Ok(None)
+        turn.forget_replaced();
+        if kept.iter().any(|lease| back.contains(&lease.address.addr())) {
+            return Ok(Some(Refused::Outdated));
+        }
+        let met = made.iter().filter(|made| back.contains(&made.record.address)).map(|made| {
+            Taken { claim: made.claim, address: made.record.address, holder: None }
+        });
+        let met: Vec<Taken> = met.collect();
+        Ok((!met.is_empty()).then_some(Refused::Met(met)))
     }
 
     /// Deletes a record that a long write may have made again, if another record has its address. A

@@ -148,7 +148,7 @@ impl<S: RecordServer> RecordLedger<S> {
         let attempt = note.and_then(|note| {
             note.attempts
                 .iter()
-                .filter(|attempt| attempt.makes())
+                .filter(|attempt| attempt.target.is_none())
                 .find(|attempt| attempt.address.is_none_or(|it| it == record.address))
         });
         let taken = noted.map(|noted| noted.taken).or(attempt.map(|attempt| attempt.at));

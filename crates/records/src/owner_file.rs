@@ -1,5 +1,6 @@
 //! The file of an owner: the lock of its calls on this node, and the knowledge of the latest.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -62,12 +63,21 @@ pub(crate) struct Attempt {
     pub(crate) address: Option<IpAddr>,
     /// In milliseconds since 1970 by this node's clock.
     pub(crate) at: u64,
-    /// The id of the record that it writes again; `None` if it makes a record.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) rewrites: Option<String>,
-    /// The id of the record that it deletes, or leaves to its sticky name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) ends: Option<String>,
+    /// What it changes; `None` if it makes a record.
+    #[serde(flatten)]
+    pub(crate) target: Option<Target>,
+}
+
+/// The record that a request changes, by its id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Target {
+    /// A record of the owner, which it writes again.
+    Rewrites(String),
+    /// A record of the owner, which it deletes, or leaves to its sticky name.
+    Ends(String),
+    /// A record of another owner, which it deletes for a takeover.
+    Replaces(String),
 }
 
 /// The length, in bytes, from which a file of one line replaces the file. Each claim of the node reads
@@ -80,7 +90,12 @@ const SETTLED: u64 = 600_000;
 impl Attempt {
     /// A request that is sent now, and makes a record.
     pub(crate) fn new(subnet: &str, address: Option<IpAddr>) -> Self {
-        Self { subnet: subnet.to_owned(), address, at: now(), rewrites: None, ends: None }
+        Self { subnet: subnet.to_owned(), address, at: now(), target: None }
+    }
+
+    /// A request that is sent now, and changes a record.
+    pub(crate) fn on(target: Target, subnet: &str, address: Option<IpAddr>) -> Self {
+        Self { target: Some(target), ..Self::new(subnet, address) }
     }
 
     /// Whether the server has certainly carried out the request, or never will.
@@ -88,26 +103,40 @@ impl Attempt {
         now().abs_diff(self.at) > SETTLED
     }
 
-    /// Whether it makes a record.
-    pub(crate) fn makes(&self) -> bool {
-        self.rewrites.is_none() && self.ends.is_none()
+    /// Whether it deletes a record of another owner.
+    pub(crate) fn replaces(&self) -> bool {
+        matches!(self.target, Some(Target::Replaces(_)))
+    }
+
+    fn ends(&self, id: &str) -> bool {
+        matches!(&self.target, Some(Target::Ends(it)) if it == id)
     }
 }
 
 impl OwnerRecords {
     /// Whether an open request may write a record again.
     pub(crate) fn may_rewrite(&self, id: &str) -> bool {
-        self.open().any(|attempt| attempt.rewrites.as_deref() == Some(id))
+        self.open().any(|it| matches!(&it.target, Some(Target::Rewrites(it)) if it == id))
     }
 
     /// Whether an open request may still end the owner's hold of a record.
     pub(crate) fn may_end(&self, id: &str) -> bool {
-        self.open().any(|attempt| attempt.ends.as_deref() == Some(id))
+        self.open().any(|attempt| attempt.ends(id))
     }
 
     /// Whether an open request may still end the owner's hold of any record.
     pub(crate) fn may_end_any(&self) -> bool {
-        self.open().any(|attempt| attempt.ends.is_some())
+        self.open().any(|attempt| matches!(attempt.target, Some(Target::Ends(_))))
+    }
+
+    /// The records of other owners that were replaced, each with its address: a write that was under
+    /// way may make one of them again.
+    pub(crate) fn replaced(&self) -> BTreeMap<String, Option<IpAddr>> {
+        let replaced = self.attempts.iter().filter_map(|attempt| match &attempt.target {
+            Some(Target::Replaces(id)) => Some((id.clone(), attempt.address)),
+            _ => None,
+        });
+        replaced.collect()
     }
 
     fn open(&self) -> impl Iterator<Item = &Attempt> {
@@ -183,7 +212,7 @@ impl OwnerFile {
         self.note = Some(note);
     }
 
-    /// Notes a request that makes or writes a record, before it is sent.
+    /// Notes a request that makes, writes or replaces a record, before it is sent.
     pub(crate) fn begin_attempt(&mut self, attempt: Attempt) {
         let mut note = self.note.clone().unwrap_or_default();
         note.sure = false;
@@ -196,18 +225,25 @@ impl OwnerFile {
     pub(crate) fn begin_release(&mut self, id: &str, subnet: &str) {
         let mut note = self.note.clone().unwrap_or_default();
         note.records.iter_mut().for_each(|record| record.ending |= record.id == id);
-        note.attempts.retain(|attempt| attempt.ends.as_deref() != Some(id));
-        note.attempts.push(Attempt { ends: Some(id.to_owned()), ..Attempt::new(subnet, None) });
+        note.attempts.retain(|attempt| !attempt.ends(id));
+        note.attempts.push(Attempt::on(Target::Ends(id.to_owned()), subnet, None));
         self.write(note);
     }
 
     /// Notes that the outcome of a record's release is known.
     pub(crate) fn end_release(&mut self, id: &str) {
         let Some(mut note) = self.note.clone() else { return };
-        note.attempts.retain(|attempt| attempt.ends.as_deref() != Some(id));
+        note.attempts.retain(|attempt| !attempt.ends(id));
         if self.note.as_ref() != Some(&note) {
             self.write(note);
         }
+    }
+
+    /// Forgets the replaced records, because they stay deleted, or the next list shows them.
+    pub(crate) fn forget_replaced(&mut self) {
+        let Some(mut note) = self.note.clone() else { return };
+        note.attempts.retain(|attempt| !attempt.replaces());
+        self.write(note);
     }
 
     /// Notes the records that a release leaves, and whether there are others. An attempt that may

@@ -281,7 +281,7 @@ fn an_address_that_is_taken_over_while_its_record_is_written_has_one_owner() {
     let store = node.store.clone();
     node.between(move |_| {
         thread::spawn(move || {
-            thread::sleep(Duration::from_millis(300));
+            thread::sleep(Duration::from_millis(100));
             store.state().revive(old);
         });
     });
@@ -318,6 +318,73 @@ fn of(node: &Node, start: &str) -> Vec<AddressRecord> {
     let state = node.store.state();
     let records = state.records.values().flatten();
     records.filter(|record| record.text.starts_with(start)).cloned().collect()
+}
+
+/// A takeover of the first address.
+fn take_over(node: &Node, container: &str) -> Result<String, (u64, String)> {
+    let wish = json!({"ranges": [{"subnet": "10.1.2.0/29"}], "requested-ip": "10.1.2.2"});
+    node.add_with(container, wish, json!({"takeover": true}))
+}
+
+/// Makes a record again after a while, as a write does that was under way when it was deleted.
+fn revive_later(node: &Node, old: AddressRecord) {
+    let store = node.store.clone();
+    thread::spawn(move || {
+        thread::sleep(Duration::from_millis(100));
+        store.state().revive(old);
+    });
+}
+
+#[test]
+fn a_takeover_that_was_killed_is_watched_by_the_next_call() {
+    for kept in [false, true] {
+        let node = Node::new(Kind { revives: true, ..Kind::default() });
+        node.add("c1", pool()).unwrap();
+        let old = of(&node, "ipd:n1/lan/c1/")[0].clone();
+        let other = node.other();
+        // The call is killed before its record is made, or after that.
+        let (store, last) = (node.store.clone(), old.clone());
+        node.between(move |address| {
+            if kept {
+                store.state().late("lan|10.1.2.0/29|", address, &last.text.replace("n1/lan/c1", "n2/lan/c2"));
+            } else {
+                store.state().late("lan|10.1.2.0/29|", [10, 1, 2, 5].into(), "another program");
+            }
+            panic!("killed");
+        });
+        let wish = json!({"ranges": [{"subnet": "10.1.2.0/29"}], "requested-ip": "10.1.2.2"});
+        let call = || other.call("ADD", "c2", json!([wish]), json!({"takeover": true}));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_err();
+        assert_eq!(of(&node, "ipd:n2/lan/c2/").len(), usize::from(kept));
+        revive_later(&node, old);
+        assert_eq!(take_over(&other, "c2").unwrap(), "10.1.2.2/29");
+        thread::sleep(Duration::from_millis(150));
+        assert_eq!(of(&node, "ipd:n1/lan/c1/"), []);
+        assert_eq!(of(&node, "ipd:n2/lan/c2/").len(), 1);
+        // Nothing is left to wait for.
+        other.store.requests();
+        take_over(&other, "c2").unwrap();
+        assert_eq!(other.store.requests(), ["list", "write"]);
+    }
+}
+
+#[test]
+fn an_owner_whose_write_made_its_record_again_sees_a_third_owner_at_its_address() {
+    let node = Node::new(Kind { revives: true, ..Kind::default() });
+    node.add("c1", pool()).unwrap();
+    let other = node.other();
+    let call: Between = Box::new(move |_| {
+        // A takeover is killed after its deletion, and a third owner lists the subnet after that.
+        other.between(|_| panic!("killed"));
+        let killed = std::panic::AssertUnwindSafe(|| take_over(&other, "c2"));
+        std::panic::catch_unwind(killed).unwrap_err();
+        assert_eq!(other.add("c3", pool()).unwrap(), "10.1.2.2/29");
+        thread::sleep(Duration::from_millis(250));
+    });
+    node.store.state().between_write.push_back(call);
+    let (code, message) = node.add("c1", pool()).unwrap_err();
+    assert!(code == 11 && message.contains("another record has this address"), "{message}");
+    assert_eq!(node.recorded(), ["10.1.2.2"]);
 }
 
 #[test]
