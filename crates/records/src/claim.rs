@@ -29,7 +29,7 @@ pub(crate) enum Refused {
     Taken(Vec<Taken>),
     /// Other records were made at these addresses at the same time.
     Met(Vec<Taken>),
-    /// An entry to replace has changed.
+    /// A record that has the sticky name has changed, or the subnet is missing.
     Changed,
     /// A lease of the owner has changed.
     Outdated,
@@ -108,7 +108,9 @@ impl<S: RecordServer> RecordLedger<S> {
             kept.map(|kept| &kept.record).chain(expired).cloned().collect();
         let mut held: Vec<AddressRecord> = held.iter().map(|held| held.record.clone()).collect();
         if let Some(entry) = replaced {
-            let Some(record) = self.read_entry(entry)? else { return Ok(Some(Refused::Changed)) };
+            let Some(record) = self.read_entry(entry)? else {
+                return self.taken(owner, &pool, index, &claim.candidates).map(Some);
+            };
             held.push(record);
         }
         for record in &held {
@@ -117,7 +119,10 @@ impl<S: RecordServer> RecordLedger<S> {
                 token.turn.begin_attempt(Attempt::on(target, &subnet.id, Some(record.address)));
             }
             if !self.delete_others(record)? {
-                return Ok(Some(Refused::Changed));
+                return match replaced {
+                    Some(_) => self.taken(owner, &pool, index, &claim.candidates).map(Some),
+                    None => Ok(Some(Refused::Changed)),
+                };
             }
         }
         for record in &kept {

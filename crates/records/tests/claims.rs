@@ -369,6 +369,20 @@ fn a_takeover_that_was_killed_is_watched_by_the_next_call() {
 }
 
 #[test]
+fn two_addresses_of_another_owner_are_taken_over_in_one_add() {
+    let node = Node::new(Kind { revives: true, ..Kind::default() });
+    let wishes = ["10.1.2", "10.1.3"].map(|net| {
+        json!({"ranges": [{"subnet": format!("{net}.0/29")}], "requested-ip": format!("{net}.2")})
+    });
+    assert_eq!(node.call("ADD", "c1", json!(wishes), json!({})).exit, 0);
+    let other = node.other();
+    let reply = other.call("ADD", "c2", json!(wishes), json!({"takeover": true}));
+    assert_eq!(reply.exit, 0, "{}", reply.stdout);
+    assert_eq!(of(&node, "ipd:n2/lan/c2/").len(), 2);
+    assert_eq!(node.recorded(), ["10.1.2.2", "10.1.3.2"]);
+}
+
+#[test]
 fn an_owner_whose_write_made_its_record_again_sees_a_third_owner_at_its_address() {
     let node = Node::new(Kind { revives: true, ..Kind::default() });
     node.add("c1", pool()).unwrap();
