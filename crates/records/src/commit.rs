@@ -71,12 +71,7 @@ impl<S: RecordServer> RecordLedger<S> {
         if let Some(refused) = self.confirm_replaced(&mut token.turn, made, kept)? {
             return Ok(Some(refused));
         }
-        for lease in &change.drop {
-            if !self.release_lease(owner, &mut token.turn, lease)? {
-                return Ok(Some(Refused::Outdated));
-            }
-        }
-        Ok(None)
+        Ok((!self.drop_all(owner, token, change)?).then_some(Refused::Outdated))
     }
 
     /// Writes the leases that stay again.

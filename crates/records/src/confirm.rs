@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::Duration;
 
-use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::allocate::ledger::{Change, Taken};
+use ipam_kit::allocate::{Lease, Owner};
 use ipam_kit::{Error, ErrorCode, Result};
 use log::debug;
 
@@ -125,9 +125,10 @@ impl<S: RecordServer> RecordLedger<S> {
         if kept.iter().any(|lease| back.contains(&lease.address.addr())) {
             return Ok(Some(Refused::Outdated));
         }
-        let met = made.iter().filter(|made| back.contains(&made.record.address)).map(|made| {
-            Taken { claim: made.claim, address: made.record.address, holder: None }
-        });
+        let met = made
+            .iter()
+            .filter(|made| back.contains(&made.record.address))
+            .map(|made| Taken { claim: made.claim, address: made.record.address, holder: None });
         let met: Vec<Taken> = met.collect();
         Ok((!met.is_empty()).then_some(Refused::Met(met)))
     }

@@ -137,13 +137,11 @@ impl RecordToken {
         self.sights.iter().find(|sight| sight.subnet.id == subnet)
     }
 
-    /// The record of a lease without a name, if the view has read it while no other call of the node
-    /// could change it. An id that was the owner's is never another owner's.
-    pub(crate) fn seen_record(&self, lease: &Lease) -> Option<AddressRecord> {
-        let revision = Revision::read(lease).filter(|_| lease.sticky.is_none())?;
-        let HeldGuard::Seen(seen) = &self.held else { return None };
-        let is_seen = self.turn.is_locked() && seen.contains(&revision.key());
-        is_seen.then(|| revision.record(lease))
+    /// Whether the view has read a record of the owner, and no other call of the node could change it
+    /// since. An id that was the owner's is never another owner's.
+    pub(crate) fn has_seen(&self, revision: &Revision) -> bool {
+        let HeldGuard::Seen(seen) = &self.held else { return false };
+        self.turn.is_locked() && seen.contains(&revision.key())
     }
 
     /// Whether a change names each lease that the owner holds.

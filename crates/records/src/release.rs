@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ipam_kit::allocate::ledger::{Change, Commit, Entry};
 use ipam_kit::allocate::removal::{may_be_held, removed_unless_failed};
-use ipam_kit::allocate::{Lease, Owner, Scope};
+use ipam_kit::allocate::{Owner, Scope};
 use ipam_kit::cni::{ContainerId, IfName};
 use ipam_kit::{Error, Result};
 
@@ -27,37 +27,9 @@ impl<S: RecordServer> RecordLedger<S> {
         mut token: RecordToken,
         change: &Change<'_>,
     ) -> Result<Commit<RecordToken>> {
-        let (mut read, mut seen) = (Vec::new(), Vec::new());
-        for lease in &change.drop {
-            match token.seen_record(lease) {
-                Some(record) => {
-                    seen.push(AddressRecord { text: self.text(owner, None)?, ..record })
-                }
-                None => read.extend(self.read_same(owner, lease)?),
-            }
-        }
-        if read.len() + seen.len() < change.drop.len() {
-            return Ok(self.outdated());
-        }
-        let dropped: Vec<Revision> = change.drop.iter().filter_map(Revision::read).collect();
-        for revision in &dropped {
-            token.turn.begin_release(&revision.id, &revision.subnet);
-        }
-        for marked in &read {
-            if !self.end_surely(owner, &token.turn, marked.clone())? {
-                return Ok(self.outdated());
-            }
-        }
-        for record in &seen {
-            if !self.delete_surely(record)?
-                && let Some(marked) = self.read_own_mark(owner, &record.id)?
-                && !self.end_surely(owner, &token.turn, marked)?
-            {
-                return Ok(self.outdated());
-            }
-        }
-        for revision in &dropped {
-            token.turn.end_release(&revision.id);
+        if !self.drop_all(owner, &mut token, change)? {
+            self.trusts_notes = false;
+            return Ok(Commit::Lost { taken: Vec::new(), view: None });
         }
         let left: BTreeSet<String> =
             change.leave.iter().filter_map(Revision::read).map(|revision| revision.id).collect();
@@ -69,36 +41,46 @@ impl<S: RecordServer> RecordLedger<S> {
         Ok(Commit::Done { kept: Vec::new(), claimed: Vec::new() })
     }
 
-    /// The outcome of a release whose lease has changed since it was seen.
-    fn outdated(&mut self) -> Commit<RecordToken> {
-        self.trusts_notes = false;
-        Commit::Lost { taken: Vec::new(), view: None }
-    }
-
-    /// Releases a lease as it was seen; false if it has changed.
-    pub(crate) fn release_lease(
+    /// Releases the leases that a change drops; false, with nothing released, if one has changed since
+    /// it was seen. In a turn that has seen the lease, only a person has changed it.
+    ///
+    /// # Errors
+    /// The server did not confirm it, or refuses; a record changes again and again.
+    pub(crate) fn drop_all(
         &mut self,
         owner: &Owner,
-        turn: &mut OwnerFile,
-        lease: &Lease,
+        token: &mut RecordToken,
+        change: &Change<'_>,
     ) -> Result<bool> {
-        let Some(revision) = Revision::read(lease) else { return Ok(false) };
-        turn.begin_release(&revision.id, &revision.subnet);
-        let is_released = match self.read_same(owner, lease)? {
-            None => false,
-            Some(marked) => self.end_surely(owner, turn, marked)?,
-        };
-        if is_released {
-            turn.end_release(&revision.id);
+        let mut records = Vec::new();
+        for lease in &change.drop {
+            let Some(revision) = Revision::read(lease) else { return Ok(false) };
+            let is_seen = token.has_seen(&revision);
+            if is_seen && lease.sticky.is_none() {
+                let text = self.text(owner, None)?;
+                records.push(AddressRecord { text, ..revision.record(lease) });
+                continue;
+            }
+            match self.read_own_mark(owner, &revision.id)? {
+                Some(marked) if is_seen || marked.record.stamp == revision.stamp => {
+                    records.push(marked.record);
+                }
+                None if is_seen => {}
+                _ => return Ok(false),
+            }
         }
-        Ok(is_released)
-    }
-
-    /// The record of a lease, if it is the owner's and in the same state.
-    fn read_same(&mut self, owner: &Owner, lease: &Lease) -> Result<Option<Marked>> {
-        let Some(revision) = Revision::read(lease) else { return Ok(None) };
-        let marked = self.read_own_mark(owner, &revision.id)?;
-        Ok(marked.filter(|marked| marked.record.stamp == revision.stamp))
+        let dropped: Vec<Revision> = change.drop.iter().filter_map(Revision::read).collect();
+        for revision in &dropped {
+            token.turn.begin_release(&revision.id, &revision.subnet);
+        }
+        for record in records {
+            let turn = &token.turn;
+            self.end_surely(owner, record, |this, record| this.end(&owner.scope, turn, record))?;
+        }
+        for revision in &dropped {
+            token.turn.end_release(&revision.id);
+        }
+        Ok(true)
     }
 
     /// A record, if it is the owner's.
@@ -109,30 +91,38 @@ impl<S: RecordServer> RecordLedger<S> {
         Ok(mark.map(|mark| Marked { record, mark }))
     }
 
-    /// Ends the hold of an owner in its turn, also if a person changes the record meanwhile; false
-    /// if it changes again and again.
-    fn end_surely(&mut self, owner: &Owner, turn: &OwnerFile, mut marked: Marked) -> Result<bool> {
+    /// Ends the hold of an owner in its turn, also if a person changes the record meanwhile.
+    ///
+    /// # Errors
+    /// As of `end`; the record changes again and again.
+    fn end_surely(
+        &mut self,
+        owner: &Owner,
+        mut record: AddressRecord,
+        mut end: impl FnMut(&mut Self, &AddressRecord) -> Result<bool>,
+    ) -> Result<()> {
         for _ in 0..TRIES {
-            if self.end(&owner.scope, turn, &marked)? {
-                return Ok(true);
+            if end(self, &record)? {
+                return Ok(());
             }
-            match self.read_own_mark(owner, &marked.record.id)? {
-                None => return Ok(true),
-                Some(again) => marked = again,
+            match self.read_own_mark(owner, &record.id)? {
+                None => return Ok(()),
+                Some(again) => record = again.record,
             }
         }
-        Ok(false)
+        Err(may_be_held([record.address]))
     }
 
     /// Ends the hold of a record's owner: the address stays with its name for the name's time, or is
     /// free. It is free, too, if an open write may give the record its owner back. False if the record
     /// has changed since it was read, and stays.
-    fn end(&mut self, scope: &Scope, turn: &OwnerFile, marked: &Marked) -> Result<bool> {
-        let Marked { record, mark } = marked;
+    fn end(&mut self, scope: &Scope, turn: &OwnerFile, record: &AddressRecord) -> Result<bool> {
+        let mark = OwnerMark::parse(&record.text).and_then(std::result::Result::ok);
         let may_come_back = turn.note().is_some_and(|note| note.may_rewrite(&record.id));
-        let is_named = mark.sticky.as_ref().is_some_and(|sticky| sticky.minutes > 0);
-        let is_named = is_named && !may_come_back;
-        let kept = is_named.then(|| mark.kept_text(scope, self.rules.longest_text)).flatten();
+        let is_named = |mark: &OwnerMark| mark.sticky.as_ref().is_some_and(|it| it.minutes > 0);
+        let kept = mark
+            .filter(|mark| is_named(mark) && !may_come_back)
+            .and_then(|mark| mark.kept_text(scope, self.rules.longest_text));
         if let Some(text) = kept {
             let mut elsewhere = turns_in_other_sites(&self.call.owners, record);
             match self.server.write(record, &text)? {
@@ -182,7 +172,7 @@ impl<S: RecordServer> RecordLedger<S> {
         let mut is_noted = |note: &OwnerRecords| note.records.iter().any(|it| it.id == record.id);
         let (had_note, is_noted) = (turn.note().is_some(), turn.note().is_some_and(&mut is_noted));
         turn.begin_release(&record.id, subnet);
-        self.delete_changing(owner, record)?;
+        self.end_surely(owner, record.clone(), |this, record| this.delete_surely(record))?;
         match (had_note, is_noted) {
             (false, _) => turn.forget(),
             (true, false) => turn.end_release(&record.id),
@@ -191,27 +181,15 @@ impl<S: RecordServer> RecordLedger<S> {
         Ok(())
     }
 
-    fn delete_changing(&mut self, owner: &Owner, record: &AddressRecord) -> Result<()> {
-        let mut record = record.clone();
-        for _ in 0..TRIES {
-            if self.delete_surely(&record)? {
-                return Ok(());
-            }
-            match self.read_own_mark(owner, &record.id)? {
-                None => return Ok(()),
-                Some(again) => record = again.record,
-            }
-        }
-        Err(may_be_held([record.address]))
-    }
-
     /// Deletes a record that may be another owner's; false if it has changed. If the owner is of this
     /// node, no call of it is under way meanwhile, and its note says that the record is gone.
     pub(crate) fn delete_others(&mut self, record: &AddressRecord) -> Result<bool> {
         let mut turn = self.turn_of_holder(record)?;
         let is_gone = self.delete_surely(record)?;
-        if let Some(turn) = turn.as_mut().filter(|_| is_gone) {
-            turn.forget_record(&record.id);
+        match (&mut turn, is_gone) {
+            (Some(turn), true) => turn.forget_record(&record.id),
+            (Some(turn), false) => turn.end_release(&record.id),
+            (None, _) => {}
         }
         Ok(is_gone)
     }
@@ -256,15 +234,15 @@ impl<S: RecordServer> RecordLedger<S> {
             None => None,
         };
         let Some(record) = self.read_entry(entry)? else { return Ok(false) };
-        let mark = OwnerMark::parse(&record.text).and_then(Result::ok);
-        let (Some(mark), Some(owner), Some(turn)) = (mark, &owner, &mut turn) else {
+        let (Some(owner), Some(turn)) = (&owner, &mut turn) else {
             return self.delete_others(&record);
         };
         let subnet = Revision::read(&entry.lease).map(|revision| revision.subnet);
         turn.begin_release(&record.id, &subnet.unwrap_or_default());
-        let is_released = self.end(&owner.scope, turn, &Marked { record: record.clone(), mark })?;
-        if is_released {
-            turn.forget_record(&record.id);
+        let is_released = self.end(&owner.scope, turn, &record)?;
+        match is_released {
+            true => turn.forget_record(&record.id),
+            false => turn.end_release(&record.id),
         }
         Ok(is_released)
     }

@@ -223,6 +223,21 @@ fn a_release_goes_on_if_its_record_changes_meanwhile() {
 }
 
 #[test]
+fn a_record_with_a_name_that_a_person_edits_after_the_view_of_a_del_is_released() {
+    let node = Node::new(Kind::default());
+    let address = node.add("c1", named()).unwrap();
+    let old = of(&node, "ipd:")[0].clone();
+    // The view of the DEL has read the record.
+    let store = node.store.clone();
+    node.store.state().after_read.push_back(Box::new(move |_| {
+        store.state().write_late(&old.id, &old.text);
+    }));
+    node.del("c1");
+    assert_eq!(of(&node, "ipd:n1/lan/c1/"), []);
+    assert_eq!(node.add("c2", named()).unwrap(), address);
+}
+
+#[test]
 fn an_address_that_cannot_be_kept_for_its_name_is_free() {
     let node = Node::new(Kind::default());
     node.add("c1", named()).unwrap();
@@ -346,7 +361,11 @@ fn a_takeover_that_was_killed_is_watched_by_the_next_call() {
         let (store, last) = (node.store.clone(), old.clone());
         node.between(move |address| {
             if kept {
-                store.state().late("lan|10.1.2.0/29|", address, &last.text.replace("n1/lan/c1", "n2/lan/c2"));
+                store.state().late(
+                    "lan|10.1.2.0/29|",
+                    address,
+                    &last.text.replace("n1/lan/c1", "n2/lan/c2"),
+                );
             } else {
                 store.state().late("lan|10.1.2.0/29|", [10, 1, 2, 5].into(), "another program");
             }

@@ -82,6 +82,8 @@ pub struct State {
     pub between: VecDeque<Between>,
     /// Called before the next record is written, after its server has read it.
     pub between_write: VecDeque<Between>,
+    /// Called after the next record was read.
+    pub after_read: VecDeque<Between>,
     /// Called before the next record is deleted. A panic is a kill of the call.
     pub between_delete: VecDeque<Between>,
 }
@@ -307,7 +309,15 @@ impl RecordServer for Fake {
 
     fn read(&mut self, id: &str) -> Result<Option<AddressRecord>> {
         self.log("read");
-        Ok(self.store.state().find(id).cloned())
+        let mut state = self.store.state();
+        let found = state.find(id).cloned();
+        if let Some(record) = &found
+            && let Some(after) = state.after_read.pop_front()
+        {
+            drop(state);
+            after(record.address);
+        }
+        Ok(found)
     }
 
     fn create(&mut self, subnet: &Subnet, wanted: Option<IpAddr>, text: &str) -> Result<Created> {
