@@ -91,11 +91,18 @@ impl<S: RecordServer> RecordLedger<S> {
             let text = self.text(owner, name)?;
             let record = revision.clone().record(lease);
             let target = Target::Rewrites(record.id.clone());
-            token.turn.begin_attempt(Attempt::on(target, &revision.subnet, Some(record.address)));
+            let attempt = Attempt::on(target, &revision.subnet, Some(record.address));
+            token.turn.begin_attempt(attempt.clone());
             let begun = Instant::now();
-            let outcome = self.server.write(&record, &text)?;
-            let may_revive = self.rules.revives && outcome != Rewritten::Refused;
-            let written = match outcome {
+            let outcome = self.server.write(&record, &text);
+            let is_known = !matches!(outcome, Ok(Rewritten::Unknown));
+            let may_revive = self.rules.revives
+                && !matches!(outcome, Err(_) | Ok(Rewritten::Refused))
+                && begun.elapsed() > REVIVAL;
+            if is_known && !may_revive {
+                token.turn.end_attempt(&attempt);
+            }
+            let written = match outcome? {
                 Rewritten::Done(written) => Some(written),
                 Rewritten::Changed => None,
                 // The owner has it, and a claim of another one is withdrawn.
@@ -116,10 +123,13 @@ impl<S: RecordServer> RecordLedger<S> {
             let Some(written) = written.filter(|written| written.address == record.address) else {
                 return Ok(Some(Refused::Outdated));
             };
-            if may_revive && begun.elapsed() > REVIVAL {
+            if may_revive {
                 let had_unknown = std::mem::replace(&mut self.has_unknown, true);
                 self.confirm_written(owner, &mut token.turn, &revision.subnet, &written)?;
                 self.has_unknown = had_unknown;
+                if is_known {
+                    token.turn.end_attempt(&attempt);
+                }
             }
             let revision = Revision::of(&written, &revision.subnet).to_json();
             kept.push(Lease { revision, ..lease.clone() });
@@ -173,10 +183,15 @@ impl<S: RecordServer> RecordLedger<S> {
             note.sure || has_attempts && note.attempts.iter().all(is_over)
         });
         let sure = is_settled && !self.has_unknown;
-        let attempts = match sure {
+        let mut attempts = match sure {
             true => Vec::new(),
             false => token.turn.note().map(|note| note.attempts.clone()).unwrap_or_default(),
         };
+        attempts.retain(|it| it.target.is_some() || made.iter().all(|made| made.taken != it.at));
+        if let Some(record) = records.first().filter(|_| !sure && attempts.is_empty()) {
+            // The requests that left the note unsure are over when this one is.
+            attempts.push(Attempt::new(&record.subnet, Some(record.address)));
+        }
         for (lease, claim) in claimed.iter().zip(&change.claim) {
             if claim.request.strategy == Strategy::RoundRobin
                 && let Some(pool) = token.pools.get(&claim.request.path)

@@ -220,6 +220,13 @@ impl OwnerFile {
         self.write(note);
     }
 
+    /// Notes that the outcome of a request is known.
+    pub(crate) fn end_attempt(&mut self, attempt: &Attempt) {
+        let Some(mut note) = self.note.clone() else { return };
+        note.attempts.retain(|other| other != attempt);
+        self.write(note);
+    }
+
     /// Notes a request that ends the owner's hold of a record, before it is sent: the record may be
     /// gone from now on.
     pub(crate) fn begin_release(&mut self, id: &str, subnet: &str) {

@@ -218,6 +218,8 @@ impl<S: RecordServer> RecordLedger<S> {
             .filter(|(note, id)| !self.rules.revives || !note.may_rewrite(id))
             .map(|(_, id)| id.clone())
             .collect();
+        let own = sight.own.iter().map(|own| own.record.address);
+        let shared: BTreeSet<IpAddr> = own.filter(|address| sight.is_shared(*address)).collect();
         let mut seen: BTreeSet<IpAddr> = BTreeSet::new();
         // Confirmed ones first, so that of two records of one address they stay.
         sight.own.sort_by_key(|own| !confirmed.contains(&own.record.id));
@@ -226,7 +228,7 @@ impl<S: RecordServer> RecordLedger<S> {
             let AddressRecord { id, address, .. } = &own.record;
             let is_confirmed = confirmed.contains(id);
             let is_second = !seen.insert(*address);
-            let is_met = !is_confirmed && !self.rules.creates_once && sight.count(*address) > 1;
+            let is_met = !is_confirmed && !self.rules.creates_once && shared.contains(address);
             let is_alone = sight.count(*address) == 1;
             let may_end = turn.note().is_some_and(|note| note.may_end(id));
             if is_second || is_met || may_end {

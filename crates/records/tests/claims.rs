@@ -213,6 +213,31 @@ fn a_confirmed_record_stays_while_another_call_tries_its_address() {
 }
 
 #[test]
+fn an_answered_write_leaves_a_confirmed_record_confirmed() {
+    let node = Node::new(Kind { revives: true, ..Kind::default() });
+    // The note is unsure: a claim was not answered.
+    node.store.state().lost.push_back(Lost::Never);
+    let address = node.add("c1", pool()).unwrap();
+    assert_eq!(node.add("c1", pool()).unwrap(), address);
+    let record = of(&node, "ipd:n1/lan/c1/")[0].clone();
+    let twin = AddressRecord { id: "twin".into(), text: "another program".into(), ..record };
+    node.store.state().revive(twin);
+    assert_eq!(node.add("c1", pool()).unwrap(), address);
+}
+
+#[test]
+fn of_two_records_of_an_owner_at_one_address_one_stays() {
+    let node = Node::new(Kind::default());
+    let address = node.add("c1", pool()).unwrap();
+    let record = of(&node, "ipd:n1/lan/c1/")[0].clone();
+    node.store.state().revive(AddressRecord { id: "twin".into(), ..record });
+    node.lose_memory();
+    node.store.requests();
+    assert_eq!(node.add("c1", pool()).unwrap(), address);
+    assert_eq!(node.store.requests().iter().filter(|it| *it == "delete").count(), 1);
+}
+
+#[test]
 fn a_release_goes_on_if_its_record_changes_meanwhile() {
     let node = Node::new(Kind::default());
     let address = node.add("c1", named()).unwrap();
