@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use ipam_kit::allocate::Owner;
 use ipam_kit::allocate::ledger::{Change, Claim, Commit, Entry, Taken};
+use ipam_kit::allocate::{Owner, PoolRequest};
 use ipam_kit::pool::RangeSet;
 use ipam_kit::{Error, ErrorCode, Result};
 use log::warn;
@@ -164,7 +164,7 @@ impl<S: RecordServer> RecordLedger<S> {
                 }
                 let addresses: Vec<IpAddr> = address.into_iter().collect();
                 let refused = self.taken(owner, &pool, index, &addresses)?;
-                self.check_shown(claim, &subnet, &refused)?;
+                self.check_shown(claim, &refused)?;
                 return Ok(Some(refused));
             }
         };
@@ -226,34 +226,47 @@ impl<S: RecordServer> RecordLedger<S> {
     /// around this one has it, or one inside of it, or a claim that was withdrawn meanwhile.
     ///
     /// # Errors
-    /// Code 102: a requested address is refused again after a pause. Code 11: so many others are
-    /// refused that few can be free.
-    fn check_shown(&mut self, claim: &Claim<'_>, subnet: &Subnet, refused: &Refused) -> Result<()> {
+    /// Code 102: a requested address is refused again after a pause. Code 11: others are refused so
+    /// often that few can be free.
+    fn check_shown(&mut self, claim: &Claim<'_>, refused: &Refused) -> Result<()> {
         let Refused::Taken(taken) = refused else { return Ok(()) };
         let Some(hidden) = taken.iter().find(|it| it.holder.is_none()) else { return Ok(()) };
-        let is_first = self.hidden.insert(hidden.address);
-        let is_requested = claim.request.requested.is_some();
-        let (code, count) = match (is_requested, is_first) {
-            (true, true) => {
+        let refusals = self.hidden.entry(hidden.address).or_default();
+        *refusals += 1;
+        let is_first = *refusals == 1;
+        if claim.request.requested.is_some() {
+            if is_first {
                 self.wait(WITHDRAWAL);
                 return Ok(());
             }
-            (true, false) => (ErrorCode::TAKEN, String::new()),
-            (false, _) if self.hidden.len() < CLASHES as usize => {
-                warn!("{} refuses {} as used, and shows no record of it", S::NAME, hidden.address);
-                return Ok(());
-            }
-            (false, _) => (ErrorCode::TRY_AGAIN, format!(" and {} others", self.hidden.len() - 1)),
-        };
+            return Err(self.hides(ErrorCode::TAKEN, claim.request, &[hidden.address]));
+        }
+        if self.hidden.values().sum::<u32>() >= CLASHES {
+            let hidden: Vec<IpAddr> = self.hidden.keys().copied().collect();
+            return Err(self.hides(ErrorCode::TRY_AGAIN, claim.request, &hidden));
+        }
+        warn!("{} refuses {} as used, and shows no record of it", S::NAME, hidden.address);
+        if is_first {
+            self.pause();
+        }
+        Ok(())
+    }
+
+    /// The error that the server refuses addresses as used, and shows no records of them.
+    pub(crate) fn hides(
+        &self,
+        code: ErrorCode,
+        request: &PoolRequest,
+        addresses: &[IpAddr],
+    ) -> Error {
+        let addresses = Error::listed(addresses.iter().map(IpAddr::to_string), ", ");
         let message = format!(
-            "{} refuses {}{count} as used, and shows no record of it in {}: a related subnet has one",
-            S::NAME,
-            hidden.address,
-            subnet.cidr
+            "{} refuses {addresses} as used, and shows no record in the pool: a related subnet has one",
+            S::NAME
         );
-        Err(Error::new(code, message).at(&claim.request.path).advise(
+        Error::new(code, message).at(&request.path).advise(
             "delete the record in the subnet around this one or inside of it, or exclude the address from the pool",
-        ))
+        )
     }
 
     /// The entry of an address.

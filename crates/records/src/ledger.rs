@@ -46,8 +46,8 @@ pub struct RecordLedger<S> {
     pub(crate) looks_first: bool,
     /// How often a claim of this call met another one at its address.
     pub(crate) clashes: u32,
-    /// The addresses that the server refused as used, and of which it showed no record.
-    pub(crate) hidden: BTreeSet<IpAddr>,
+    /// The addresses that the server refused as used, and of which it showed no record: how often.
+    pub(crate) hidden: BTreeMap<IpAddr, u32>,
     /// The lock of the node's first claim, if it is this one.
     first: Option<File>,
 }
@@ -259,7 +259,7 @@ impl<S: RecordServer> Ledger for RecordLedger<S> {
             has_unknown: false,
             looks_first: false,
             clashes: 0,
-            hidden: BTreeSet::new(),
+            hidden: BTreeMap::new(),
             first: None,
         })
     }

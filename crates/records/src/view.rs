@@ -178,15 +178,29 @@ impl<S: RecordServer> RecordLedger<S> {
             kept = addresses.find(|address| pool.set.refusal(*address).is_none());
         }
         let is_whole = sights.iter().all(|sight| sight.is_whole);
-        if is_whole && is_full(pool, &sights) {
+        // The first refusal may be by a claim that was withdrawn meanwhile.
+        let hidden = self.hidden.iter().filter(|(_, refusals)| **refusals > 1);
+        let hidden: BTreeSet<IpAddr> = hidden.map(|(address, _)| *address).collect();
+        if is_whole && is_full(pool, &sights, &hidden) {
             for sight in &mut sights {
                 sight.look_for_expired(&mut self.server)?;
             }
+            let is_wanted = request.requested.is_some() || kept.is_some();
+            if !is_wanted && is_full(pool, &sights, &hidden) {
+                let unseen = |address: &IpAddr| {
+                    pool.set.refusal(*address).is_none()
+                        && sights.iter().all(|sight| !sight.used.contains(address))
+                };
+                let unseen: Vec<IpAddr> = hidden.iter().copied().filter(unseen).collect();
+                if !unseen.is_empty() {
+                    return Err(self.hides(ErrorCode::TRY_AGAIN, request, &unseen));
+                }
+            }
         }
         // The server chooses no second address of a subnet for the owner.
-        let has_key = self.rules.owns_once && sights.iter().any(|sight| !sight.own.is_empty());
-        let used =
-            sights.iter().flat_map(|sight| &sight.used).chain(&self.hidden).copied().collect();
+        let has_own = sights.iter().any(|sight| !sight.own.is_empty());
+        let has_key = self.rules.owns_once && (self.looks_first || has_own);
+        let used = sights.iter().flat_map(|sight| &sight.used).chain(&hidden).copied().collect();
         let contended = self.memory.has_met() || !self.is_first();
         Ok(PoolView {
             set: Some(pool.set.clone()),
@@ -278,9 +292,10 @@ fn names(owner: &Owner, requests: &[PoolRequest]) -> BTreeMap<String, NameMark> 
 }
 
 /// Whether no address of a pool is free.
-fn is_full(pool: &SubnetPool, sights: &[&mut SubnetSight]) -> bool {
-    let used = sights.iter().flat_map(|sight| &sight.used);
-    used.filter(|address| pool.set.refusal(**address).is_none()).count() as u128 >= pool.set.size()
+fn is_full(pool: &SubnetPool, sights: &[&mut SubnetSight], hidden: &BTreeSet<IpAddr>) -> bool {
+    let used: BTreeSet<_> = sights.iter().flat_map(|sight| &sight.used).chain(hidden).collect();
+    let used = used.into_iter().filter(|address| pool.set.refusal(**address).is_none());
+    used.count() as u128 >= pool.set.size()
 }
 
 fn held_by_rival<S>(request: &PoolRequest, rival: &Marked, ledger: &RecordLedger<S>) -> Error {

@@ -90,6 +90,16 @@ fn an_owner_whose_record_does_not_serve_gets_another_address() {
 }
 
 #[test]
+fn an_owner_whose_records_text_a_person_edited_gets_another_address() {
+    let node = Node::new(Kind { owns_once: true, omits_ids: true, ..choosing() });
+    node.add("c1", chosen()).unwrap();
+    // The key that the server compares is the owner's, and the text that the list shows is not.
+    node.store.state().keys.insert("ipd:n1/lan/c2/eth0".to_owned());
+    assert_eq!(node.add("c2", chosen()).unwrap(), "10.1.2.3/28");
+    assert_eq!(of(&node, "ipd:n1/lan/c2/").len(), 1);
+}
+
+#[test]
 fn two_pools_of_one_subnet_where_the_store_chooses_overlap() {
     let node = Node::new(Kind { owns_once: true, ..choosing() });
     let reply = node.call("ADD", "c1", json!([chosen(), chosen()]), json!({}));
@@ -533,10 +543,10 @@ fn addresses_that_a_related_subnet_has_end_an_add_soon() {
     for (pool, expected) in [
         (json!({"ranges": [{"subnet": "10.1.2.0/24"}], "requested-ip": "10.1.2.9"}), 102),
         (json!({"ranges": [{"subnet": "10.1.2.0/24"}]}), 11),
-        (pool(), 100),
+        (pool(), 11),
     ] {
         let (code, message) = node.add("c1", pool).unwrap_err();
-        let says_why = expected == 100 || message.contains("a related subnet has one");
+        let says_why = message.contains("a related subnet has one");
         assert!(code == expected && says_why, "{message}");
         let requests = node.store.requests();
         assert!(requests.len() <= 8 * 3 + 1, "{requests:?}");
@@ -558,6 +568,20 @@ fn a_requested_address_is_tried_again_after_another_claim_of_it_was_withdrawn() 
     let wish = json!({"ranges": [{"subnet": "10.1.2.0/24"}], "requested-ip": "10.1.2.9"});
     assert_eq!(node.add("c1", wish).unwrap(), "10.1.2.9/24");
     withdrawal.join().unwrap();
+}
+
+#[test]
+fn a_pool_whose_last_address_a_related_subnet_has_is_not_full() {
+    let node = Node::new(Kind::default());
+    node.store.state().related.insert(6);
+    (1..5).for_each(|n| drop(node.add(&format!("c{n}"), pool()).unwrap()));
+    let (code, message) = node.add("c5", pool()).unwrap_err();
+    assert!(code == 11 && message.contains("refuses 10.1.2.6 as used"), "{code} {message}");
+    // The other claim of it was withdrawn meanwhile.
+    let store = node.store.clone();
+    node.store.state().after_list.push_back(Box::new(|_| ()));
+    node.store.state().after_list.push_back(Box::new(move |_| store.state().related.clear()));
+    assert_eq!(node.add("c5", pool()).unwrap(), "10.1.2.6/29");
 }
 
 #[test]

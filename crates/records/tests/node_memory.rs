@@ -136,7 +136,7 @@ fn a_release_that_did_not_begin_does_not_explain_a_missing_record() {
     // The claim that is to replace it fails.
     node.store.state().related = (0..=u8::MAX).collect();
     let other = json!({"ranges": [{"subnet": "10.1.3.0/29"}]});
-    assert_eq!(node.add("c1", other).unwrap_err().0, 100);
+    assert_eq!(node.add("c1", other).unwrap_err().0, 11);
     node.store.state().related.clear();
     node.store.state().records.clear();
     assert_eq!(node.add("c2", pool()).unwrap_err().0, 11);

@@ -82,6 +82,10 @@ pub struct State {
     pub between: VecDeque<Between>,
     /// Called before the next record is written, after its server has read it.
     pub between_write: VecDeque<Between>,
+    /// The texts that the server takes for those of records whose texts a person has edited.
+    pub keys: BTreeSet<String>,
+    /// Called after the next list.
+    pub after_list: VecDeque<Between>,
     /// Called after the next record was read.
     pub after_read: VecDeque<Between>,
     /// Called before the next record is deleted. A panic is a kill of the call.
@@ -304,6 +308,10 @@ impl RecordServer for Fake {
                 state.insert(&subnet, address, &text);
             }
         }
+        if let Some(after) = state.after_list.pop_front() {
+            drop(state);
+            after(IpAddr::from([0; 4]));
+        }
         Ok(if query.start.is_some() { Listed::Queried } else { Listed::All })
     }
 
@@ -327,7 +335,9 @@ impl RecordServer for Fake {
             Some(address) => address,
             None => {
                 let mut records = state.records.get(&subnet.id).into_iter().flatten();
-                if self.store.kind.owns_once && records.any(|record| record.text == text) {
+                let is_owned =
+                    records.any(|record| record.text == text) || state.keys.contains(text);
+                if self.store.kind.owns_once && is_owned {
                     return Ok(Created::Owned);
                 }
                 let gateway = subnet.gateway;
