@@ -137,7 +137,8 @@ impl<S: RecordServer> RecordLedger<S> {
     /// claim of another owner is withdrawn soon, and does not count.
     ///
     /// # Errors
-    /// Code 11: another one has its address.
+    /// Code 11: another one has its address; the record stays if too little time is left to see
+    /// whether the other one is withdrawn.
     pub(crate) fn confirm_written(
         &mut self,
         owner: &Owner,
@@ -146,7 +147,16 @@ impl<S: RecordServer> RecordLedger<S> {
         record: &AddressRecord,
     ) -> Result<()> {
         let (subnet, watch, address) = (bare_subnet(subnet), Watch::of(owner), record.address);
+        let message = format!(
+            "confirming {address} took long at {}, and another record has this address",
+            S::NAME
+        );
         for pause in [Duration::ZERO, WITHDRAWAL] {
+            if pause > self.call.deadline.left() / 4 {
+                // The other claim may be withdrawn yet. The write stays open in the note.
+                return Err(Error::new(ErrorCode::TRY_AGAIN, message)
+                    .advise("call again, or raise ipam.timeout"));
+            }
             self.wait(pause);
             let sight = SubnetSight::look(&mut self.server, &subnet, &watch, None)?;
             if sight.is_some_and(|sight| !sight.is_shared(address)) {
@@ -154,10 +164,6 @@ impl<S: RecordServer> RecordLedger<S> {
             }
         }
         self.delete_own(owner, turn, &subnet.id, record)?;
-        let message = format!(
-            "confirming {address} took long at {}, and another record has this address",
-            S::NAME
-        );
         Err(Error::new(ErrorCode::TRY_AGAIN, message)
             .advise("call again; if the error persists, re-create the container"))
     }

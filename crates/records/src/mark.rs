@@ -45,6 +45,11 @@ pub(crate) struct NotedOwner {
 }
 
 impl NotedOwner {
+    /// Whether a text has a mark of this owner.
+    pub(crate) fn has_mark(&self, text: &str) -> bool {
+        OwnerMark::parse(text).and_then(Result::ok).is_some_and(|mark| mark.is_of_noted(self))
+    }
+
     pub(crate) fn of(owner: &Owner) -> Self {
         Self {
             network: owner.scope.network.to_string(),

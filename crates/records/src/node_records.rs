@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use ipam_kit::Result;
 use log::{debug, warn};
 
-use crate::mark::{NotedOwner, OwnerMark};
+use crate::mark::NotedOwner;
 use crate::owner_file::{NotedRecord, OwnerFile, OwnerRecords, peek};
 use crate::server::AddressRecord;
 
@@ -15,6 +16,15 @@ use crate::server::AddressRecord;
 pub(crate) struct NodeRecord {
     pub(crate) owner: NotedOwner,
     pub(crate) record: NotedRecord,
+}
+
+impl NodeRecord {
+    /// Whether it is this record. A restored server, or another one, may give an id again.
+    pub(crate) fn is(&self, record: &AddressRecord) -> bool {
+        self.record.id == record.id
+            && self.record.address == record.address
+            && self.owner.has_mark(&record.text)
+    }
 }
 
 /// How long another call may have the turn of an owner at another site.
@@ -55,14 +65,13 @@ pub(crate) fn node_records(owners: &Path) -> Vec<NodeRecord> {
 }
 
 /// The turns of the owners that have a record by their notes at the node's other sites: the
-/// configuration may have named the server otherwise when the record was noted. Another server may
-/// have a record with the same id, so address and mark are compared. The notes say from now on that
-/// the record may be gone.
-pub(crate) fn turns_in_other_sites(owners: &Path, record: &AddressRecord) -> Vec<OwnerFile> {
+/// configuration may have named the server otherwise when the record was noted. The notes say from now
+/// on that the record may be gone. An error is that of a turn that another call has.
+pub(crate) fn turns_in_other_sites(
+    owners: &Path,
+    record: &AddressRecord,
+) -> Vec<Result<OwnerFile>> {
     let Some((site, sites)) = owners.parent().and_then(|site| Some((site, site.parent()?))) else {
-        return Vec::new();
-    };
-    let Some(mark) = OwnerMark::parse(&record.text).and_then(std::result::Result::ok) else {
         return Vec::new();
     };
     let mut turns = Vec::new();
@@ -71,24 +80,12 @@ pub(crate) fn turns_in_other_sites(owners: &Path, record: &AddressRecord) -> Vec
         if !owners.is_dir() {
             continue;
         }
-        for NodeRecord { owner, record: noted } in node_records(&owners) {
-            let is_same = noted.id == record.id && noted.address == record.address;
-            if !is_same || !mark.is_of_noted(&owner) {
-                continue;
-            }
-            let give_up = Instant::now() + PATIENCE;
-            match OwnerFile::take(&owners, &owner, give_up, false) {
-                Ok(mut turn) => {
-                    turn.begin_release(&record.id, &noted.subnet);
-                    turns.push(turn);
-                }
-                Err(error) => warn!(
-                    "the note of {owner} in {} keeps the deleted record of {}: {}",
-                    owners.display(),
-                    record.address,
-                    error.in_full()
-                ),
-            }
+        for noted in node_records(&owners).into_iter().filter(|noted| noted.is(record)) {
+            let turn = OwnerFile::take(&owners, &noted.owner, Instant::now() + PATIENCE, false);
+            turns.push(turn.map(|mut turn| {
+                turn.begin_release(&record.id, &noted.record.subnet);
+                turn
+            }));
         }
     }
     turns
@@ -163,8 +160,9 @@ mod tests {
         assert_eq!(turns.len(), 1);
         assert_eq!(noted("there", "c1"), Some(vec![true]));
         // Another call of the owner ends it in time.
-        assert!(turns_in_other_sites(&owners("here"), &record).is_empty());
-        turns.iter_mut().for_each(|turn| turn.forget_record("17"));
+        let refused = turns_in_other_sites(&owners("here"), &record);
+        assert!(matches!(&refused[..], [Err(error)] if error.code().number() == 11));
+        turns.iter_mut().flatten().for_each(|turn| turn.forget_record("17"));
         drop(turns);
         assert_eq!(noted("there", "c1"), None);
         assert_eq!(

@@ -8,6 +8,7 @@ use ipam_kit::allocate::removal::{may_be_held, removed_unless_failed};
 use ipam_kit::allocate::{Owner, Scope};
 use ipam_kit::cni::{ContainerId, IfName};
 use ipam_kit::{Error, Result};
+use log::warn;
 
 use crate::ledger::{RecordLedger, RecordToken, Revision};
 use crate::mark::OwnerMark;
@@ -124,7 +125,7 @@ impl<S: RecordServer> RecordLedger<S> {
             .filter(|mark| is_named(mark) && !may_come_back)
             .and_then(|mark| mark.kept_text(scope, self.rules.longest_text));
         if let Some(text) = kept {
-            let mut elsewhere = turns_in_other_sites(&self.call.owners, record);
+            let mut elsewhere = self.turns_elsewhere(record);
             match self.server.write(record, &text)? {
                 Rewritten::Done(_) => {
                     elsewhere.iter_mut().for_each(|turn| turn.forget_record(&record.id));
@@ -143,7 +144,18 @@ impl<S: RecordServer> RecordLedger<S> {
     /// # Errors
     /// The server did not confirm it, or refuses.
     pub(crate) fn delete_surely(&mut self, record: &AddressRecord) -> Result<bool> {
-        let mut elsewhere = turns_in_other_sites(&self.call.owners, record);
+        let elsewhere = self.turns_elsewhere(record);
+        self.delete_in(elsewhere, record)
+    }
+
+    /// The turns of the owner at the node's other sites. Its own call may go on without one.
+    fn turns_elsewhere(&self, record: &AddressRecord) -> Vec<OwnerFile> {
+        let turns = turns_in_other_sites(&self.call.owners, record).into_iter();
+        let unlocked = |error: &Error| warn!("goes on without a lock: {}", error.in_full());
+        turns.filter_map(|turn| turn.inspect_err(unlocked).ok()).collect()
+    }
+
+    fn delete_in(&mut self, mut elsewhere: Vec<OwnerFile>, record: &AddressRecord) -> Result<bool> {
         for _ in 0..TRIES {
             match self.server.delete(record)? {
                 Deleted::Changed => return Ok(false),
@@ -183,9 +195,14 @@ impl<S: RecordServer> RecordLedger<S> {
 
     /// Deletes a record that may be another owner's; false if it has changed. If the owner is of this
     /// node, no call of it is under way meanwhile, and its note says that the record is gone.
+    ///
+    /// # Errors
+    /// Code 11: a call of the owner is under way. The server did not confirm it, or refuses.
     pub(crate) fn delete_others(&mut self, record: &AddressRecord) -> Result<bool> {
+        let elsewhere = turns_in_other_sites(&self.call.owners, record).into_iter();
+        let elsewhere = elsewhere.collect::<Result<_>>()?;
         let mut turn = self.turn_of_holder(record)?;
-        let is_gone = self.delete_surely(record)?;
+        let is_gone = self.delete_in(elsewhere, record)?;
         match (&mut turn, is_gone) {
             (Some(turn), true) => turn.forget_record(&record.id),
             (Some(turn), false) => turn.end_release(&record.id),
@@ -198,7 +215,7 @@ impl<S: RecordServer> RecordLedger<S> {
     /// the record may be gone.
     fn turn_of_holder(&self, record: &AddressRecord) -> Result<Option<OwnerFile>> {
         let noted = node_records(&self.call.owners);
-        let Some(noted) = noted.into_iter().find(|noted| noted.record.id == record.id) else {
+        let Some(noted) = noted.into_iter().find(|noted| noted.is(record)) else {
             return Ok(None);
         };
         let give_up = Instant::now() + self.call.deadline.left() / 4;

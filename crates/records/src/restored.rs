@@ -55,7 +55,8 @@ impl<S: RecordServer> RecordLedger<S> {
             if sight.has_record(*address) {
                 replaced.push(noted);
             } else if !self.memory.is_replaced(id) {
-                if self.server.read(id)?.is_some() {
+                // A restored server may give the id to another record.
+                if self.server.read(id)?.is_some_and(|it| noted.owner.has_mark(&it.text)) {
                     break;
                 }
                 return self.miss(noted, format!("the record {id} of {address}, the latest of this node in its subnet ({}), is missing", noted.owner));

@@ -340,6 +340,35 @@ fn an_address_that_is_taken_over_while_its_record_is_written_has_one_owner() {
 }
 
 #[test]
+fn an_owner_without_time_to_look_twice_keeps_its_record() {
+    let mut node = Node::new(Kind { revives: true, ..Kind::default() });
+    node.add("c1", pool()).unwrap();
+    node.time = Duration::from_secs(3);
+    let store = node.store.clone();
+    // Another claim is made during the write, and will be withdrawn.
+    node.store.state().between_write.push_back(Box::new(move |address| {
+        store.state().late("lan|10.1.2.0/29|", address, "another program");
+        thread::sleep(Duration::from_millis(300));
+    }));
+    let (code, message) = node.add("c1", pool()).unwrap_err();
+    assert!(code == 11 && message.contains("another record has this address"), "{message}");
+    assert_eq!(of(&node, "ipd:n1/lan/c1/").len(), 1);
+}
+
+#[test]
+fn a_takeover_waits_for_a_call_of_the_holder_at_another_site() {
+    let node = Node::new(Kind::default());
+    node.add_with("c1", pool(), json!({"alias": "old"})).unwrap();
+    let note = std::fs::File::open(&node.files("c1:")[0]).unwrap();
+    note.lock().unwrap();
+    let (code, message) = take_over(&node, "c2").unwrap_err();
+    assert!(code == 11 && message.contains("another call of c1/eth0"), "{code} {message}");
+    assert_eq!(of(&node, "ipd:n1/lan/c1/").len(), 1);
+    note.unlock().unwrap();
+    assert_eq!(take_over(&node, "c2").unwrap(), "10.1.2.2/29");
+}
+
+#[test]
 fn a_record_that_a_killed_call_makes_again_after_a_takeover_is_not_given_again() {
     let node = Node::new(Kind { revives: true, ..Kind::default() });
     node.add("c1", pool()).unwrap();

@@ -64,6 +64,16 @@ fn a_store_that_was_restored_is_refused_until_a_reassert() {
 }
 
 #[test]
+fn a_restored_store_that_gave_an_id_again_is_noticed() {
+    let node = Node::new(Kind::default());
+    node.add("c1", pool()).unwrap();
+    for record in node.store.state().records.values_mut().flatten() {
+        (record.address, record.text) = ([10, 1, 2, 5].into(), "printer".to_owned());
+    }
+    assert_eq!(node.add("c2", pool()).unwrap_err().0, 11);
+}
+
+#[test]
 fn a_restored_store_is_noticed_however_many_later_records_were_released() {
     let node = Node::new(Kind::default());
     let wide = || json!({"ranges": [{"subnet": "10.1.2.0/24"}]});

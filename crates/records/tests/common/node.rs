@@ -20,6 +20,8 @@ use super::{Fake, Kind, Store};
 #[derive(Clone)]
 pub struct Node {
     pub store: Store,
+    /// The time of a call.
+    pub time: Duration,
     name: &'static str,
     fake: String,
     folder: Arc<TempDir>,
@@ -30,7 +32,13 @@ impl Node {
         static STORES: AtomicU64 = AtomicU64::new(0);
         let fake = format!("store-{}", STORES.fetch_add(1, Ordering::Relaxed));
         let store = Store::new(&fake, kind);
-        Self { store, name: "n1", fake, folder: Arc::new(TempDir::new().unwrap()) }
+        Self {
+            store,
+            time: Duration::from_secs(60),
+            name: "n1",
+            fake,
+            folder: Arc::new(TempDir::new().unwrap()),
+        }
     }
 
     /// Another node on the same store.
@@ -45,7 +53,9 @@ impl Node {
         ipam.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let mut config = json!({"cniVersion": "1.1.0", "name": "lan", "ipam": ipam});
         config["prevResult"] = json!({"cniVersion": "1.1.0", "ips": [], "pools": pools});
+        let time = self.time.as_millis().to_string();
         let variables = [
+            ("IPAM_DELEGATED_DEADLINE_MS", &*time),
             ("CNI_COMMAND", verb),
             ("CNI_CONTAINERID", container),
             ("CNI_IFNAME", "eth0"),
