@@ -200,7 +200,7 @@ impl<S: RecordServer> RecordLedger<S> {
                 self.memory.remember_cursor(&key, lease.address.addr());
             }
         }
-        let note = OwnerRecords { sure, records, attempts };
+        let note = OwnerRecords { sure, records, attempts, ..OwnerRecords::default() };
         if token.turn.note() != Some(&note) {
             token.turn.write(note);
         }

@@ -57,22 +57,40 @@ impl<S: RecordServer> RecordLedger<S> {
         for subnet in noted_subnets(turn.note()) {
             subnets.entry(subnet).or_insert_with_key(|id| bare_subnet(id));
         }
+        let mut looked = BTreeSet::new();
         let of_network = match self.memory.used(self.call.network.as_str()).is_empty() {
             // The memory may be lost, and the pools may have changed.
-            true => self.all_subnets()?,
+            true => {
+                looked = turn.note().map(|note| note.looked.clone()).unwrap_or_default();
+                self.all_subnets()?
+            }
             false => self.subnets_of_network()?,
         };
         for subnet in of_network {
             subnets.insert(subnet.id.clone(), subnet);
         }
+        let count = subnets.len();
+        subnets.retain(|id, _| !looked.contains(id));
         let watch = Watch::of(owner);
         let (mut sights, mut held) = (Vec::new(), Vec::new());
         for subnet in subnets.into_values() {
-            let sight = SubnetSight::look(&mut self.server, &subnet, &watch, None)?;
+            let sight = match SubnetSight::look(&mut self.server, &subnet, &watch, None) {
+                Err(error) if self.call.releases => {
+                    let done = looked.len();
+                    turn.remember_looked(looked);
+                    return Err(error.within(format_args!(
+                        "looked for records of {owner} in {done} of {count} subnets: a repeated DEL looks into the others"
+                    )));
+                }
+                sight => sight?,
+            };
             let Some(sight) = sight else {
                 self.memory.forget_subnet(&subnet.id);
                 continue;
             };
+            if sight.own.is_empty() {
+                looked.insert(subnet.id);
+            }
             held.extend(
                 sight.own.iter().map(|own| self.lease(own, &sight.subnet, turn.note(), &[])),
             );

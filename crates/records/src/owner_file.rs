@@ -1,6 +1,6 @@
 //! The file of an owner: the lock of its calls on this node, and the knowledge of the latest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -37,6 +37,9 @@ pub(crate) struct OwnerRecords {
     /// The requests that made, wrote or ended records since the note was sure.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) attempts: Vec<Attempt>,
+    /// The subnets in which a DEL that looks into all of them has found nothing.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) looked: BTreeSet<String>,
 }
 
 /// A confirmed record of an owner.
@@ -212,6 +215,11 @@ impl OwnerFile {
         self.note = Some(note);
     }
 
+    /// Notes the subnets in which a DEL has found nothing before it failed.
+    pub(crate) fn remember_looked(&mut self, looked: BTreeSet<String>) {
+        self.write(OwnerRecords { sure: false, looked, ..self.note.clone().unwrap_or_default() });
+    }
+
     /// Notes a request that makes, writes or replaces a record, before it is sent.
     pub(crate) fn begin_attempt(&mut self, attempt: Attempt) {
         let mut note = self.note.clone().unwrap_or_default();
@@ -263,7 +271,8 @@ impl OwnerFile {
         if is_nothing && (before.sure || !has_others) {
             return self.forget();
         }
-        self.write(OwnerRecords { sure: before.sure && attempts.is_empty(), records, attempts });
+        let sure = before.sure && attempts.is_empty();
+        self.write(OwnerRecords { sure, records, attempts, ..OwnerRecords::default() });
     }
 
     /// Notes that a record of the owner is gone.

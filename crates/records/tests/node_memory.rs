@@ -235,6 +235,24 @@ fn a_del_without_the_nodes_memory_looks_into_every_subnet() {
 }
 
 #[test]
+fn a_del_that_looks_into_every_subnet_goes_on_where_the_one_before_failed() {
+    let node = Node::new(Kind::default());
+    let net = |n: u8| json!({"ranges": [{"subnet": format!("10.1.{n}.0/29")}]});
+    (1..5).for_each(|n| drop(node.add(&format!("c{n}"), net(n)).unwrap()));
+    node.lose_memory();
+    for (listed, exit) in [(2, 1), (1, 1), (1, 0)] {
+        node.store.requests();
+        node.store.state().lists_left = Some(listed);
+        let reply = node.call("DEL", "c4", json!([net(9)]), json!({}));
+        assert_eq!(reply.exit, exit, "{}", reply.stdout);
+        let lists = node.store.requests().iter().filter(|it| *it == "list").count();
+        assert_eq!(lists, usize::try_from(listed).unwrap() + usize::from(exit), "{listed}");
+    }
+    assert_eq!(node.recorded().len(), 3);
+    assert!(node.files("c4:").is_empty());
+}
+
+#[test]
 fn an_owners_subnet_is_looked_at_also_if_the_network_has_forgotten_it() {
     let node = Node::new(Kind::default());
     let other = || json!({"ranges": [{"subnet": "10.1.3.0/29"}]});

@@ -84,6 +84,8 @@ pub struct State {
     pub between_write: VecDeque<Between>,
     /// The texts that the server takes for those of records whose texts a person has edited.
     pub keys: BTreeSet<String>,
+    /// How many lists the server answers, until it refuses them as too many.
+    pub lists_left: Option<u32>,
     /// Called after the next list.
     pub after_list: VecDeque<Between>,
     /// Called after the next record was read.
@@ -279,6 +281,12 @@ impl RecordServer for Fake {
     ) -> Result<Listed> {
         self.log("list");
         let mut state = self.store.state();
+        if let Some(left) = state.lists_left {
+            let Some(left) = left.checked_sub(1) else {
+                return Err(Error::new(ErrorCode::TRY_AGAIN, "too many requests"));
+            };
+            state.lists_left = Some(left);
+        }
         listing.begin();
         if state.gone.contains(subnet) {
             return Ok(Listed::NoSubnet);
