@@ -28,8 +28,12 @@ pub(crate) fn merge_patch(target: &mut Map<String, Value>, patch: &Map<String, V
 }
 
 /// Replaces secrets by those of the present `ipam` section, because they rotate; all else stays as
-/// recorded. A token, or the file with one, is also added where the record has neither.
+/// recorded. A token, or the file with one, is also added where the record has neither. A section with
+/// the file of a provider stays: the file has its secrets, and is read at every call.
 pub(crate) fn refresh_secrets(recorded: &mut Map<String, Value>, newer: &Map<String, Value>) {
+    if recorded.keys().any(|key| key.eq_ignore_ascii_case("providerFile")) {
+        return;
+    }
     if newer.keys().any(|key| is_token(key)) {
         recorded.retain(|key, _| !is_token(key));
     }
@@ -100,6 +104,11 @@ mod tests {
             ),
             (json!({"c": {"token": "1"}}), json!({"c": {}}), json!({"c": {"token": "1"}})),
             (json!({}), json!({"e": {"passwordFile": "/p"}}), json!({})),
+            (
+                json!({"c": {"providerFile": "/f"}}),
+                json!({"c": {"url": "u", "tokenFile": "/t", "password": "p"}, "token": 1}),
+                json!({"c": {"providerFile": "/f"}, "token": 1}),
+            ),
         ] {
             let mut recorded = object(recorded);
             refresh_secrets(&mut recorded, &object(newer));

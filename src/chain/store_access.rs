@@ -10,8 +10,8 @@ use ipam_kit::delegate::selector_keys::{CHAIN_KEYS, SELECTOR_KEYS};
 
 /// Ends of keys, in small letters, whose values are servers, at any depth. A string with `://` is a server
 /// under any key.
-const SERVER_KEYS: [&str; 7] =
-    ["endpoint", "endpoints", "kubeconfig", "server", "servers", "url", "urls"];
+const SERVER_KEYS: [&str; 8] =
+    ["endpoint", "endpoints", "kubeconfig", "providerfile", "server", "servers", "url", "urls"];
 
 /// Ends of keys, in small letters, whose values are files of a client, at any depth.
 const FILE_KEYS: [&str; 8] = [
