@@ -93,6 +93,8 @@ const NODE_ANNOTATION: Preset = Preset {
 const WHEREABOUTS: Preset = Preset {
     name: "whereabouts",
     chains: &[
+        AT_PHPIPAM,
+        AT_OPENWISP,
         PresetChain { when: filled(&[POD, DATASTORE_ETCD, ETCD_HOST]), ..OF_PODS_IN_ETCD },
         IN_ETCD,
         PresetChain { when: filled(&[POD, DATASTORE]), ..OF_PODS_IN_KUBERNETES },
@@ -137,11 +139,32 @@ const OF_PODS_IN_ETCD: PresetChain = PresetChain {
     ..IN_ETCD
 };
 
+/// The name of a pod comes from an annotation, without any section `pod`.
+const AT_PHPIPAM: PresetChain = PresetChain {
+    when: provider("phpipam"),
+    delegates: &["ipam-ds-whereabouts", "ipam-ds-kube-pod", "ipam-da-phpipam"],
+    sets: &["phpipam", "pod"],
+    ..IN_KUBERNETES
+};
+
+const AT_OPENWISP: PresetChain = PresetChain {
+    when: provider("openwisp"),
+    delegates: &["ipam-ds-whereabouts", "ipam-ds-kube-pod", "ipam-da-openwisp"],
+    sets: &["openwisp", "pod"],
+    ..IN_KUBERNETES
+};
+
 const POD: ChainCondition = ChainCondition::Has("pod");
 const DATASTORE: ChainCondition = ChainCondition::Has("datastore");
 const DATASTORE_ETCD: ChainCondition = ChainCondition::Is("datastore", "etcd");
 const LOGIN: ChainCondition = ChainCondition::Has("kubernetes");
 const ETCD_HOST: ChainCondition = ChainCondition::Has("etcd_host");
+
+/// By the file with which the fork of whereabouts names a server of addresses.
+const fn provider(name: &'static str) -> ChainCondition {
+    let file = "/etc/cni/net.d/whereabouts.d/whereabouts-ipam.conf";
+    ChainCondition::FileIs { file, key: "ipamtype", text: name }
+}
 
 /// By the keys of `ipam` and of whereabouts' flat file.
 const fn filled(all: &'static [ChainCondition]) -> ChainCondition {
@@ -309,9 +332,9 @@ pub const WHEREABOUTS_DIFFERENCES: &[&str] = &[
     "In etcd, DEL releases what one interface holds, and owners are in keys below \
      `ipam-delegated/`; whereabouts releases the first address of the container.",
     "CHECK, GC and STATUS work; whereabouts has no CHECK, and its GC and STATUS do nothing.",
-    "Errors are `node_slice_size`, the `ipamtype` of another store in a provider file, `etcd_host` \
-     beside a kubeconfig unless `datastore` says where the leases are, and a malformed value in \
-     etcd; whereabouts overwrites such a value.",
+    "Errors are `node_slice_size`, the `ipamtype` nsxtipam in a provider file, `etcd_host` beside a \
+     kubeconfig unless `datastore` says where the leases are, and a malformed value in etcd; \
+     whereabouts overwrites such a value.",
     "`log_file`, `log_level` and keys that begin with `leader_` have no effect.",
     "CNI_ARGS may name no pod, and have unknown keys, `ip` for `IP` or a semicolon at the end; \
      whereabouts fails.",
@@ -321,6 +344,13 @@ pub const WHEREABOUTS_DIFFERENCES: &[&str] = &[
      100 to nearly everything.",
     "A reservation also has labels and annotations with the node, the network and times.",
     WRITES_RECORD,
+    "With a provider, a requested address is claimed there, and is the pod's only one of the pool; \
+     the fork answers it beside another one, and claims nothing.",
+    "With a provider, the record has the owner, and DEL releases by it; the fork releases whatever \
+     record has the pod's name.",
+    "With a provider, an ADD of a `podname` that another container holds fails until that one has \
+     ended, unless `takeover` is true; the fork gives both the same address.",
+    "With OpenWISP, `args.pool` is the name of the subnet; the fork takes the subnet named test.",
 ];
 
 const SAME_ADD: &str = "A repeated ADD gives the addresses held; host-local refuses it.";

@@ -366,9 +366,9 @@ fn a_node_moves_and_goes_back_and_each_side_releases_what_the_other_gave() {
     assert_eq!(node.call("ADD", "new", "net1", &node.network).ips(), ["192.168.2.225/28"]);
 }
 
-#[test]
-fn the_page_lists_what_the_preset_says_that_changes() {
-    let page = Page::read("docs/moving/whereabouts.md");
+/// The differences that a page lists.
+fn differences(page: &str) -> Vec<String> {
+    let page = Page::read(page);
     let rows = page.section("Differences").lines().filter(|line| line.starts_with("| "));
     let differences = rows.skip(1).map(|row| {
         let (ours, theirs) = row[1..].trim_end_matches('|').split_once(" | ").unwrap();
@@ -377,6 +377,12 @@ fn the_page_lists_what_the_preset_says_that_changes() {
             (ours, theirs) => format!("{ours}; {theirs}."),
         }
     });
-    let expected = ipam_delegated::presets::WHEREABOUTS_DIFFERENCES;
-    assert_eq!(differences.collect::<Vec<_>>(), expected);
+    differences.collect()
+}
+
+#[test]
+fn the_pages_list_what_the_preset_says_that_changes() {
+    let mut listed = differences("docs/moving/whereabouts.md");
+    listed.extend(differences("docs/moving/whereabouts-provider.md"));
+    assert_eq!(listed, ipam_delegated::presets::WHEREABOUTS_DIFFERENCES);
 }

@@ -1,4 +1,4 @@
-//! The files of the host that whereabouts reads: the flat file, and that of a provider.
+//! The files of the host that whereabouts reads.
 
 use std::path::Path;
 
@@ -18,9 +18,6 @@ pub(crate) const FLAT_FILES: [&str; 2] = [
     "/etc/kubernetes/cni/net.d/whereabouts.d/whereabouts.conf",
     "/etc/cni/net.d/whereabouts.d/whereabouts.conf",
 ];
-
-/// The file that names the provider of addresses.
-pub(crate) const PROVIDER_FILE: &str = "/etc/cni/net.d/whereabouts.d/whereabouts-ipam.conf";
 
 /// A file with keys of whereabouts, which root alone may have written.
 #[derive(Debug)]

@@ -79,7 +79,10 @@ fn without_login() -> Error {
 
 /// The allocator would name its own key, which the author of the network has not written. The host
 /// may hide from that author which files exist: its refusal comes first.
-fn require_file(login: &Written<String>, request: &Request) -> Result<()> {
+///
+/// # Errors
+/// Code 7: the host refuses the file, or it does not exist.
+pub(crate) fn require_file(login: &Written<String>, request: &Request) -> Result<()> {
     let Written { value, place } = login;
     let path = Path::new(value);
     request.settings.refuse_kubeconfig(&place.to_string(), path)?;

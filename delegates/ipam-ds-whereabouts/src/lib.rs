@@ -13,6 +13,7 @@ mod merged_keys;
 mod offer;
 mod other_stores;
 mod pools;
+mod provider;
 mod range;
 mod remarks;
 mod requests;
@@ -27,5 +28,5 @@ use selector::FromWhereabouts;
 
 /// The delegate.
 pub fn delegate() -> Select<impl ipam_kit::Selector> {
-    Select(FromWhereabouts)
+    Select(FromWhereabouts::default())
 }

@@ -16,6 +16,9 @@ use crate::range::{RangeText, UsableRange, read_address, read_cidr};
 use crate::requests::{OnRequest, PodRequests};
 use crate::written::{Written, WrittenPlace};
 
+/// The remark on static addresses.
+pub(crate) const NOT_CLAIMED: &str = "ipam.addresses are not claimed: every pod gets them";
+
 /// Chooses what a pod gets. `has_network_name` tells whether the names of objects begin with that
 /// of a network.
 ///
@@ -41,7 +44,7 @@ pub(crate) fn choose(
     let (routes, dns) = (read_routes(&mut keys)?, read_dns(&mut keys));
     let mut static_addresses = read_static_addresses(&mut keys)?;
     if !static_addresses.is_empty() {
-        remarks.push("ipam.addresses are not claimed: every pod gets them".to_owned());
+        remarks.push(NOT_CLAIMED.to_owned());
     }
     let requests = PodRequests::read(request, &ranges, &mut static_addresses)?;
     ranges.iter_mut().for_each(|range| range.keep_free(&requests.gateways));
@@ -160,7 +163,10 @@ fn refuse_nameless(range: &UsableRange) -> Result<()> {
 }
 
 /// The addresses that every pod gets, each once.
-fn read_static_addresses(keys: &mut MergedKeys<'_, PoolKeys>) -> Result<Vec<IpConfig>> {
+///
+/// # Errors
+/// An address is malformed.
+pub(crate) fn read_static_addresses(keys: &mut MergedKeys<'_, PoolKeys>) -> Result<Vec<IpConfig>> {
     let Some(Written { value, place }) = keys.take("addresses", |keys| &mut keys.addresses) else {
         return Ok(Vec::new());
     };
@@ -181,7 +187,11 @@ fn read_static_addresses(keys: &mut MergedKeys<'_, PoolKeys>) -> Result<Vec<IpCo
     Ok(static_addresses)
 }
 
-fn read_routes(keys: &mut MergedKeys<'_, PoolKeys>) -> Result<Vec<Route>> {
+/// The routes of every pod.
+///
+/// # Errors
+/// A route is malformed.
+pub(crate) fn read_routes(keys: &mut MergedKeys<'_, PoolKeys>) -> Result<Vec<Route>> {
     let mut routes = Vec::new();
     if let Some(Written { value, place }) = keys.take("routes", |keys| &mut keys.routes) {
         for (i, route) in value.into_iter().enumerate() {
@@ -194,7 +204,8 @@ fn read_routes(keys: &mut MergedKeys<'_, PoolKeys>) -> Result<Vec<Route>> {
     Ok(routes)
 }
 
-fn read_dns(keys: &mut MergedKeys<'_, PoolKeys>) -> Dns {
+/// The name resolution of every pod.
+pub(crate) fn read_dns(keys: &mut MergedKeys<'_, PoolKeys>) -> Dns {
     fn of(keys: &mut PoolKeys) -> &mut DnsKeys {
         keys.dns.get_or_insert_default()
     }

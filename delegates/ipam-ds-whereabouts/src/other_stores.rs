@@ -3,30 +3,13 @@
 use std::path::Path;
 
 use ipam_kit::Result;
-use ipam_kit::keys::Key;
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::config::StoreKeys;
-use crate::flat_file::{FlatFile, PROVIDER_FILE};
 use crate::merged_keys::MergedKeys;
+use crate::provider::Provider;
 use crate::tolerance::Tolerance;
 use crate::written::Written;
-
-const PROVIDER_KEYS: &[Key] = &[
-    Key::Value("ipamtype"),
-    Key::Value("ipamuser"),
-    Key::Value("ipampwd"),
-    Key::Value("ipamurl"),
-    Key::Value("appid"),
-];
-
-/// The key of the provider's file that is read.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ProviderKeys {
-    ipamtype: Option<String>,
-}
 
 /// Where the leases are.
 #[derive(Debug, Default)]
@@ -36,22 +19,25 @@ pub(crate) enum Datastore {
     Kubernetes,
     /// In etcd, at these endpoints.
     Etcd(Written<String>),
+    /// At a provider, which has the pools, too.
+    Provider(Provider),
 }
 
 impl Datastore {
-    /// Reads where the leases are.
+    /// Reads where the leases are: at the provider of a file, else where the keys say.
     ///
     /// # Errors
-    /// Code 7: the file of a provider or a key names a store that is not served yet, and the error
-    /// the delegate that will; or the store is ambiguous. A release ends by a provider or by an
-    /// ambiguous store: the wrong one holds nothing, and would answer that all is released.
+    /// Code 7: a key names a store that is not served yet, and the error the delegate that will; or
+    /// the store is ambiguous. A release ends by an ambiguous store: the wrong one holds nothing, and
+    /// would answer that all is released. Those of [`Provider::read`].
     pub(crate) fn read(
+        provider_file: &Path,
         ipam: &Value,
         keys: &mut MergedKeys<'_, StoreKeys>,
         tolerance: &mut Tolerance,
     ) -> Result<Self> {
-        if let Some(file) = tolerance.allow(FlatFile::read(Path::new(PROVIDER_FILE)))? {
-            refuse_provider(&file, tolerance)?;
+        if let Some(provider) = Provider::read(provider_file)? {
+            return Ok(Self::Provider(provider));
         }
         tolerance.allow(refuse_slices(keys))?;
         Self::named_by(ipam, keys)
@@ -95,29 +81,10 @@ fn refuse_slices(keys: &mut MergedKeys<'_, StoreKeys>) -> Result<()> {
     Ok(())
 }
 
-fn refuse_provider(file: &FlatFile, tolerance: &mut Tolerance) -> Result<()> {
-    tolerance.allow(file.refuse_other_letters(PROVIDER_KEYS))?;
-    let provider = file.keys::<ProviderKeys>(tolerance)?.ipamtype.unwrap_or_default();
-    let place = file.place("ipamtype");
-    match provider.as_str() {
-        "phpipam" | "openwisp" => Err(place
-            .error(format!("the provider {provider} is not supported yet"))
-            .advise(format!("a later release of ipam-da-{provider} will serve it"))),
-        "nsxtipam" => Err(place
-            .error("the provider nsxtipam is not supported, and will not be")
-            .advise("keep the old plugin on networks of NSX-T")),
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
-    use ipam_kit::cni::Verb;
     use serde_json::json;
 
-    use super::*;
     use crate::testing::Call;
 
     #[test]
@@ -165,38 +132,5 @@ mod tests {
             .flat(json!({"kubernetes": {"kubeconfig": "/k"}}))
             .err(7, "ipam.etcd_host: a kubeconfig is named, too");
         Call::ipam(json!({})).flat(host()).err(7, "FLAT.etcd_host: a kubeconfig is named, too");
-    }
-
-    #[test]
-    fn the_file_of_a_provider_names_the_delegate_that_will_serve_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("whereabouts-ipam.conf");
-        let refusal = |verb: Verb, content: &str| {
-            fs::write(&path, content).unwrap();
-            let file = FlatFile::read(&path).unwrap().unwrap();
-            refuse_provider(&file, &mut Tolerance::of(verb)).map_err(|error| error.in_full())
-        };
-        for (content, words) in [
-            (r#"{"ipamtype": "phpipam", "ipampwd": "pa55"}"#, "ipam-da-phpipam will serve it"),
-            (r#"{"ipamtype": "openwisp"}"#, "ipam-da-openwisp will serve it"),
-            (r#"{"ipamtype": "nsxtipam"}"#, "is not supported, and will not be"),
-        ] {
-            for verb in [Verb::Add, Verb::Del] {
-                let error = refusal(verb, content).unwrap_err();
-                assert!(error.contains(".ipamtype: ") && error.contains(words), "{error}");
-                assert!(!error.contains("pa55"), "{error}");
-            }
-        }
-        for (content, words) in [
-            (r#"{"ipamtype": 5}"#, ".ipamtype: expected a string, found a number"),
-            (r#"{"IpamType": "phpipam"}"#, ".IpamType: unknown key (did you mean ipamtype?)"),
-        ] {
-            let error = refusal(Verb::Add, content).unwrap_err();
-            assert!(error.contains(words), "{error}");
-            assert!(refusal(Verb::Del, content).is_ok(), "{content}");
-        }
-        for content in [r#"{"ipamtype": ""}"#, r#"{"ipamtype": "kubernetes"}"#, "{}"] {
-            assert!(refusal(Verb::Add, content).is_ok(), "{content}");
-        }
     }
 }

@@ -7,23 +7,42 @@ use serde_json::Value;
 
 use crate::config::{KEYS, OF_ETCD, WITHOUT_EFFECT};
 use crate::flat_file::FlatFile;
+use crate::other_stores::Datastore;
 use crate::written::WrittenPlace;
+
+/// The keys that have no effect with a provider, beside those of etcd.
+const OF_OTHER_STORES: [&str; 11] = [
+    "range",
+    "range_start",
+    "range_end",
+    "exclude",
+    "ipRanges",
+    "gateway",
+    "requested",
+    "network_name",
+    "enable_overlapping_ranges",
+    "datastore",
+    "node_slice_size",
+];
 
 /// Returns a text for each key of the network and of the flat file that has no effect, or is
 /// misspelt. `lint` itself finds those of `ipam` that are misspelt outside of its sections.
-pub(crate) fn of_keys(request: &Request, flat: Option<&FlatFile>, is_in_etcd: bool) -> Vec<String> {
+pub(crate) fn of_keys(
+    request: &Request,
+    flat: Option<&FlatFile>,
+    datastore: &Datastore,
+) -> Vec<String> {
     let config = request.network.config();
     let mut places: Vec<String> = Vec::new();
-    let of_ipam = config.get("ipam").into_iter().flat_map(|section| idle_keys(section, is_in_etcd));
+    let of_ipam = config.get("ipam").into_iter().flat_map(|section| idle_keys(section, datastore));
     places.extend(of_ipam.map(|key| WrittenPlace::of_ipam(key).to_string()));
     if let Some(file) = flat {
         places.extend(
-            idle_keys(file.content(), is_in_etcd)
-                .into_iter()
-                .map(|key| file.place(key).to_string()),
+            idle_keys(file.content(), datastore).into_iter().map(|key| file.place(key).to_string()),
         );
     }
-    if config.get("args").is_some_and(|args| !args["pool"].is_null()) {
+    let names_pool = config.get("args").is_some_and(|args| !args["pool"].is_null());
+    if names_pool && !matches!(datastore, Datastore::Provider(_)) {
         places.push("args.pool".to_owned());
     }
     let idle = places.into_iter().map(|place| format!("{place} has no effect"));
@@ -53,21 +72,26 @@ fn of_file(request: &Request, flat: Option<&FlatFile>) -> Vec<String> {
     remarks
 }
 
-/// The keys of a section without an effect: also those of the other store.
-fn idle_keys(section: &Value, is_in_etcd: bool) -> Vec<&'static str> {
+/// The keys of a section without an effect: also those of other stores.
+fn idle_keys(section: &Value, datastore: &Datastore) -> Vec<&'static str> {
     let mut keys = names(WITHOUT_EFFECT);
-    match is_in_etcd {
-        true => keys.extend(["network_name", "enable_overlapping_ranges", "kubernetes"]),
-        false => keys.extend(names(OF_ETCD)),
+    match datastore {
+        Datastore::Kubernetes => keys.extend(names(OF_ETCD)),
+        Datastore::Etcd(_) => {
+            keys.extend(["network_name", "enable_overlapping_ranges", "kubernetes"]);
+        }
+        Datastore::Provider(_) => {
+            keys.extend(OF_OTHER_STORES);
+            keys.extend(names(OF_ETCD));
+        }
     }
     keys.retain(|key| !section[*key].is_null());
-    if is_in_etcd {
-        return keys;
-    }
-    if section["datastore"].as_str().is_some_and(|store| store != "kubernetes") {
+    let is_other = section["datastore"].as_str().is_some_and(|store| store != "kubernetes");
+    if matches!(datastore, Datastore::Kubernetes) && is_other {
         keys.push("datastore");
     }
-    if !section["kubernetes"]["k8s_api_root"].is_null() {
+    if !matches!(datastore, Datastore::Etcd(_)) && !section["kubernetes"]["k8s_api_root"].is_null()
+    {
         keys.push("kubernetes.k8s_api_root");
     }
     keys

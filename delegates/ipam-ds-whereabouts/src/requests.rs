@@ -103,6 +103,39 @@ impl PodRequests {
     }
 }
 
+/// The address that a pod asks for on ADD, of a pool whose ranges a server alone knows. Each gateway of
+/// the pod becomes that of the static addresses whose network has it.
+///
+/// # Errors
+/// A request is malformed, or the second one.
+pub(crate) fn one_requested(
+    request: &Request,
+    static_addresses: &mut [IpConfig],
+) -> Result<Option<IpAddr>> {
+    if request.verb != Verb::Add {
+        return Ok(None);
+    }
+    let gateways = gateways(&request.args)?;
+    let mut requested = requested_addresses(request)?;
+    for ip in static_addresses {
+        requested.retain(|requested| requested.address != ip.address.addr());
+        ip.gateway = gateway_in(&gateways, ip.address).or(ip.gateway);
+    }
+    match &requested[..] {
+        [] => Ok(None),
+        [one] => Ok(Some(one.address)),
+        [first, second, ..] => {
+            let message = format!(
+                "{} is the second request, after {} of {}",
+                second.address, first.address, first.path
+            );
+            Err(Error::new(ErrorCode::NOT_IN_POOL, message)
+                .at(&second.path)
+                .advise("a pool of a provider gives a pod one address: request one of the two"))
+        }
+    }
+}
+
 impl RequestInRange {
     fn new(
         number: usize,

@@ -1,10 +1,12 @@
 //! Reads the configuration of whereabouts.
 
+use std::path::PathBuf;
+
 use ipam_kit::cni::Verb;
 use ipam_kit::keys::{Key, refuse_other_letters_inside};
 use ipam_kit::{Request, Result, Selection, Selector};
 use serde::de::IgnoredAny;
-use serde_json::Map;
+use serde_json::{Map, Value};
 
 use crate::config::{KEYS, StoreKeys};
 use crate::etcd_section;
@@ -13,12 +15,22 @@ use crate::kube_section::KubePatch;
 use crate::merged_keys::MergedKeys;
 use crate::offer;
 use crate::other_stores::Datastore;
+use crate::provider::PROVIDER_FILE;
 use crate::remarks;
 use crate::tolerance::Tolerance;
 
 /// The selector. It keeps no state and sends no request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FromWhereabouts;
+#[derive(Clone, Debug)]
+pub(crate) struct FromWhereabouts {
+    /// The file that names the provider.
+    pub(crate) provider_file: PathBuf,
+}
+
+impl Default for FromWhereabouts {
+    fn default() -> Self {
+        Self { provider_file: PROVIDER_FILE.into() }
+    }
+}
 
 impl Selector for FromWhereabouts {
     /// It reads the section by itself: a release skips a key of the wrong type.
@@ -36,39 +48,49 @@ impl Selector for FromWhereabouts {
             flat.iter().try_for_each(|file| file.refuse_other_letters(KEYS))?;
         }
         let mut store = MergedKeys::new(own, flat.as_ref(), &mut tolerance)?;
-        let datastore = Datastore::read(ipam, &mut store, &mut tolerance)?;
-        let is_in_etcd = matches!(datastore, Datastore::Etcd(_));
+        let datastore = Datastore::read(&self.provider_file, ipam, &mut store, &mut tolerance)?;
         let mut of_etcd = Vec::new();
         // Keys of etcd are of values, which no name makes invalid.
-        let (section, members, has_network_name) = match datastore {
+        let mut has_network_name = true;
+        let mut sections = match &datastore {
             Datastore::Kubernetes => {
                 let kube = KubePatch::read(request, &mut store, &mut tolerance)?;
-                ("kube", kube.members, kube.has_network_name)
+                has_network_name = kube.has_network_name;
+                section("kube", kube.members)
             }
             Datastore::Etcd(host) => {
-                let etcd = etcd_section::read(ipam, host, &mut store, &mut tolerance)?;
+                let etcd = etcd_section::read(ipam, host.clone(), &mut store, &mut tolerance)?;
                 of_etcd = etcd.remarks;
-                ("etcd", etcd.members, true)
+                section("etcd", etcd.members)
+            }
+            Datastore::Provider(provider) => {
+                provider.sections(request, &mut store, &mut tolerance)?
             }
         };
         let keys = MergedKeys::new(tolerance.keys(ipam, "ipam")?, flat.as_ref(), &mut tolerance)?;
+        let offered = match &datastore {
+            Datastore::Provider(provider) => provider.offer(keys, request),
+            _ => offer::choose(keys, has_network_name, request),
+        };
         // The allocator releases by the owner, with or without pools.
-        let offered = offer::choose(keys, has_network_name, request);
         let mut selection =
             tolerance.allow(offered.map(Some))?.unwrap_or_else(|| Selection::of([]));
-        if !members.is_empty() {
-            selection.ipam = Map::from_iter([(section.to_owned(), members.into())]);
-        }
+        sections.retain(|_, members| members.as_object().is_some_and(|it| !it.is_empty()));
+        selection.ipam = sections;
         match request.verb {
             Verb::Add => remarks::warn_of_keys(request, flat.as_ref()),
             Verb::Status => {
-                selection.remarks.extend(remarks::of_keys(request, flat.as_ref(), is_in_etcd));
+                selection.remarks.extend(remarks::of_keys(request, flat.as_ref(), &datastore));
                 selection.remarks.extend(of_etcd);
             }
             _ => {}
         }
         Ok(selection)
     }
+}
+
+fn section(name: &str, members: Map<String, Value>) -> Map<String, Value> {
+    Map::from_iter([(name.to_owned(), members.into())])
 }
 
 #[cfg(test)]

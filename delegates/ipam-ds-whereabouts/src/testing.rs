@@ -13,6 +13,7 @@ pub(crate) struct Call {
     verb: &'static str,
     args: String,
     flat: String,
+    provider: Option<String>,
 }
 
 impl Call {
@@ -22,7 +23,8 @@ impl Call {
         if config["ipam"]["kubernetes"].is_null() {
             config["ipam"]["kubernetes"] = json!({"kubeconfig": "/k"});
         }
-        Self { config, verb: "ADD", args: String::new(), flat: "{}".to_owned() }
+        let (args, flat) = (String::new(), "{}".to_owned());
+        Self { config, verb: "ADD", args, flat, provider: None }
     }
 
     /// Without a kubeconfig.
@@ -54,6 +56,11 @@ impl Call {
     /// With this flat file.
     pub(crate) fn flat(self, content: impl ToString) -> Self {
         Self { flat: content.to_string(), ..self }
+    }
+
+    /// With this file of a provider, `PROVIDER`.
+    pub(crate) fn provider(self, content: impl ToString) -> Self {
+        Self { provider: Some(content.to_string()), ..self }
     }
 
     /// The answer of a call that succeeds.
@@ -119,8 +126,15 @@ impl Call {
         ]);
         let stdin = with_folder(&self.config.to_string());
         let settings = Settings::default();
-        let reply = answer(&Select(FromWhereabouts), environment, stdin.as_bytes(), settings);
-        let text = reply.stdout.replace(file, "FLAT");
+        let provider_file = folder.path().join("whereabouts-ipam.conf");
+        if let Some(content) = &self.provider {
+            let draft = folder.path().join("draft");
+            replace_own(&provider_file, &draft, 0o600, content.as_bytes()).unwrap();
+        }
+        let provider = provider_file.to_str().unwrap().to_owned();
+        let selector = Select(FromWhereabouts { provider_file });
+        let reply = answer(&selector, environment, stdin.as_bytes(), settings);
+        let text = reply.stdout.replace(file, "FLAT").replace(&provider, "PROVIDER");
         let text = text.replace(folder.path().to_str().unwrap(), "");
         (reply.exit, serde_json::from_str(&text).unwrap())
     }

@@ -4,9 +4,11 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Stdio;
 
 use ipam_testkit::pages::Page;
-use ipam_testkit::world::{Host, Outcome, World, binary};
+use ipam_testkit::world::{Host, Outcome, World, binary, start, wait};
 use serde_json::{Value, json};
 
 /// A host with the selector, and with an allocator that gives one address and notes its input.
@@ -34,9 +36,19 @@ impl Site {
     }
 
     fn call(&self, verb: &str, container: &str, network: &Value) -> Outcome {
+        self.call_of(&binary("ipam-delegated"), verb, container, network)
+    }
+
+    /// A call of the chain under a name.
+    fn call_of(&self, program: &Path, verb: &str, container: &str, network: &Value) -> Outcome {
         let mut network = network.clone();
         network["ipam"]["stateDir"] = self.world.path("state").to_str().unwrap().into();
-        self.host.call(&self.world, verb, container, &network)
+        let outside = self.world.command_of(program, verb, container);
+        let mut command = self.host.enter(program);
+        command.env_clear();
+        command.envs(outside.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        wait(start(command, &network))
     }
 
     /// The last input of the allocator.
@@ -142,33 +154,101 @@ fn the_first_flat_file_counts_and_root_alone_may_have_written_it() {
     assert!(text.contains("ipam.configuration_path: cannot read /etc/cni/net.d/"), "{text}");
 }
 
-#[test]
-fn a_provider_of_the_fork_is_refused_before_any_allocator_runs() {
-    let site = Site::new();
-    let file = "/etc/cni/net.d/whereabouts.d/whereabouts-ipam.conf";
-    site.file(file, &json!({"ipamtype": "phpipam", "ipampwd": "pa55"}));
-    let (code, text) = site.call("ADD", "c1", &readme().json("Example")).failure();
-    let expected = format!("{file}.ipamtype: the provider phpipam is not supported yet");
-    assert!(code == 7 && text.contains(&expected) && !text.contains("pa55"), "{text}");
-    assert_eq!(site.world.calls().len(), 0);
-    site.file(file, &json!({"ipamtype": ""}));
-    site.call("ADD", "c1", &readme().json("Example")).success();
+const PROVIDER_FILE: &str = "/etc/cni/net.d/whereabouts.d/whereabouts-ipam.conf";
+
+/// The network in the definition of the README under the name of the preset, with a pool.
+fn named() -> Value {
+    let mut network = defined();
+    network["args"] = json!({"pool": "pool1"});
+    let ipam = network["ipam"].as_object_mut().unwrap();
+    ipam.remove("delegates");
+    ipam.insert("type".to_owned(), "whereabouts".into());
+    network
 }
 
 #[test]
-fn a_provider_file_that_others_may_write_is_not_trusted_and_no_release_needs_it() {
+fn the_provider_file_chooses_the_chain_of_the_preset_at_every_call() {
     let site = Site::new();
-    let file = "/etc/cni/net.d/whereabouts.d/whereabouts-ipam.conf";
-    site.file(file, &json!({"ipamtype": "phpipam"}));
-    for (spoil, advice) in [
-        (format!("chmod 666 {file}"), format!("chmod go-w {file}")),
-        (format!("chmod 600 {file}; chown 1 {file}"), format!("chown root {file}")),
+    site.world
+        .allocator("ipam-da-phpipam", "10.5.0.2/24")
+        .allocator("ipam-da-openwisp", "10.6.0.2/24");
+    site.world.delegate("ipam-ds-kube-pod", "printf '{\"cniVersion\":\"1.0.0\"}'");
+    site.world.install_as(&binary("ipam-delegated"), "whereabouts");
+    let whereabouts = site.world.path("bin/whereabouts");
+    let call = |verb: &str, container: &str, network: &Value| {
+        site.call_of(&whereabouts, verb, container, network)
+    };
+    site.file(FLAT, &readme().json("The flat file"));
+    for (provider, address) in
+        [("phpipam", "10.5.0.2/24"), ("openwisp", "10.6.0.2/24"), ("", "192.168.2.225/28")]
+    {
+        site.file(PROVIDER_FILE, &json!({"ipamtype": provider, "ipampwd": "pa55"}));
+        let outcome = call("ADD", &format!("c-{provider}"), &named());
+        assert!(!format!("{outcome:?}").contains("pa55"), "{outcome:?}");
+        let warns = outcome.stderr.contains("ipam.range is ignored: the pool \"pool1\" of ");
+        assert_eq!(warns, !provider.is_empty(), "{outcome:?}");
+        assert_eq!(outcome.ips(), [address]);
+        if provider.is_empty() {
+            continue;
+        }
+        let input = site.input();
+        assert_eq!(input["prevResult"]["pools"], json!([{"name": "pool1"}]));
+        let file = json!({"providerFile": PROVIDER_FILE});
+        assert_eq!(input["ipam"][provider], file);
+        let login = &readme().json("The flat file")["kubernetes"]["kubeconfig"];
+        let pod = json!({"sticky": "name", "nameScope": "cluster", "kubeconfig": login});
+        assert_eq!(input["ipam"]["pod"], pod);
+        assert!(site.world.take_calls().contains(&"ipam-ds-kube-pod ADD".to_owned()));
+    }
+    // Each is released where it was taken, whatever the file says now.
+    for provider in ["", "openwisp", "phpipam"] {
+        call("DEL", &format!("c-{provider}"), &named()).ended_well();
+    }
+    assert_eq!(site.world.held(), [""; 0]);
+}
+
+#[test]
+fn a_provider_without_a_pool_or_without_an_allocator_is_refused_before_any_allocator_runs() {
+    let site = Site::new();
+    site.file(PROVIDER_FILE, &json!({"ipamtype": "phpipam", "ipampwd": "pa55"}));
+    let mut network = readme().json("Example");
+    for (args, expected) in [
+        (json!({}), "args.pool: missing"),
+        (json!({"pool": "pool1"}), "its answer sets ipam.phpipam: ipam-da-kube accepts it only"),
     ] {
-        site.host.shell(&spoil);
-        let (code, text) = site.call("ADD", "c1", &readme().json("Example")).failure();
-        assert!(code == 7 && text.contains(&advice), "{text}");
+        network["args"] = args;
+        let (_, text) = site.call("ADD", "c1", &network).failure();
+        assert!(text.contains(expected) && !text.contains("pa55"), "{text}");
         assert_eq!(site.world.calls().len(), 0);
     }
-    site.call("DEL", "before", &readme().json("Example")).ended_well();
-    assert_eq!(site.input()["ipam"]["kube"], readme().json("Example")["ipam"]["kubernetes"]);
+    site.file(PROVIDER_FILE, &json!({"ipamtype": ""}));
+    site.call("ADD", "c1", &network).success();
+}
+
+#[test]
+fn a_provider_file_that_others_may_write_ends_each_call_without_a_record() {
+    let site = Site::new();
+    site.world.install_as(&binary("ipam-delegated"), "whereabouts");
+    let whereabouts = site.world.path("bin/whereabouts");
+    site.file(FLAT, &readme().json("The flat file"));
+    site.call_of(&whereabouts, "ADD", "with-record", &named()).success();
+    site.world.take_calls();
+    site.file(PROVIDER_FILE, &json!({"ipamtype": ""}));
+    for (spoil, advice) in [
+        (format!("chmod 666 {PROVIDER_FILE}"), format!("chmod go-w {PROVIDER_FILE}")),
+        (
+            format!("chmod 600 {PROVIDER_FILE}; chown 1 {PROVIDER_FILE}"),
+            format!("chown root {PROVIDER_FILE}"),
+        ),
+    ] {
+        site.host.shell(&spoil);
+        for verb in ["ADD", "DEL"] {
+            // The file decides which store may have something.
+            let (code, text) = site.call_of(&whereabouts, verb, "before", &named()).failure();
+            assert!(code == 7 && text.contains(&advice), "{verb}: {text}");
+            assert_eq!(site.world.calls().len(), 0);
+        }
+    }
+    site.call_of(&whereabouts, "DEL", "with-record", &named()).ended_well();
+    assert_eq!(site.world.held(), [""; 0]);
 }

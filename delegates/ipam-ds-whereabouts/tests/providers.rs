@@ -1,0 +1,268 @@
+//! The preset `whereabouts` with a provider file: the whole chain, with pods of a real API server, an
+//! imitation of phpIPAM and a real OpenWISP; and what the fork of whereabouts was seen to do, with the
+//! differences.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use ipam_testkit::kube::{Kube, Kubeconfig};
+use ipam_testkit::openwisp::{OPERATOR, ORGANIZATION, OpenWisp};
+use ipam_testkit::phpipam::{APP, PASSWORD, PhpIpam, Security, USER};
+use ipam_testkit::vectors::{Comparison, Difference};
+use ipam_testkit::world::{Host, Outcome, World, binary, start, wait};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+const PROVIDER_FILE: &str = "/etc/cni/net.d/whereabouts.d/whereabouts-ipam.conf";
+const LOGIN: &str = "/etc/cni/net.d/whereabouts.d/whereabouts.kubeconfig";
+
+/// A node with the preset and a provider file.
+struct ProviderNode {
+    host: Host,
+    world: World,
+}
+
+impl ProviderNode {
+    fn new(file: &Value) -> Self {
+        let (host, world) = (Host::new(), World::new());
+        host.shell("mkdir -p /etc/cni/net.d/whereabouts.d");
+        for program in
+            ["ipam-ds-whereabouts", "ipam-ds-kube-pod", "ipam-da-phpipam", "ipam-da-openwisp"]
+        {
+            world.install(&binary(program));
+        }
+        world.install_as(&binary("ipam-delegated"), "whereabouts");
+        let node = Self { host, world };
+        let path = node.host.path(PROVIDER_FILE);
+        fs::write(&path, file.to_string()).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+        node
+    }
+
+    fn preset(&self) -> PathBuf {
+        self.world.path("bin/whereabouts")
+    }
+
+    /// A definition as the fork reads it.
+    fn network(&self, pool: &str) -> Value {
+        json!({
+            "cniVersion": "1.1.0", "name": "whereaboutsexample", "args": {"pool": pool},
+            "type": "macvlan", "master": "ens38", "mode": "bridge",
+            "ipam": {
+                "type": "whereabouts", "datastore": "kubernetes", "range": "192.168.2.225/28",
+                "log_file": "/tmp/whereabouts.log", "log_level": "debug",
+                "stateDir": self.world.path("state"),
+            },
+        })
+    }
+
+    fn call(&self, verb: &str, container: &str, args: &str, network: &Value) -> Outcome {
+        let preset = self.preset();
+        let outside = self.world.command_of(&preset, verb, container);
+        let mut command = self.host.enter(&preset);
+        command.env_clear();
+        command.envs(outside.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        command.env("CNI_ARGS", args).env("CNI_IFNAME", "net1");
+        if matches!(verb, "GC" | "STATUS") {
+            command.env("CNI_CONTAINERID", "").env("CNI_IFNAME", "").env("CNI_NETNS", "");
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        wait(start(command, network))
+    }
+}
+
+/// `CNI_ARGS` of a pod.
+fn args(namespace: &str, pod: &str) -> String {
+    format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={pod}")
+}
+
+/// A namespace of the API server, with a pod that names itself `test234` and one that does not.
+fn namespace(kube: &Kube) -> String {
+    let namespace = kube.create_namespace();
+    for (pod, annotations) in [("named", json!({"podname": "test234"})), ("plain", json!({}))] {
+        let metadata = json!({"name": pod, "namespace": namespace, "annotations": annotations});
+        kube.create(&json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+            "spec": {"nodeName": "node-1", "containers": [{"name": "main", "image": "none"}]},
+        }));
+    }
+    namespace
+}
+
+/// The life of both pods, by the verbs of a runtime. `names` shows the address and the pod's name in
+/// each record of the pool `pool1`.
+fn assert_lives(file: &Value, subnet: &str, names: &dyn Fn() -> Vec<(String, String)>) {
+    let kube = Kube::shared();
+    let namespace = namespace(kube);
+    let node = ProviderNode::new(file);
+    Kubeconfig::of(kube, &kube.admin()).write(&node.host.path(LOGIN));
+    let mut network = node.network("pool1");
+    network["ipam"]["kubernetes"] = json!({"kubeconfig": LOGIN});
+    network["ipam"]["routes"] = json!([{"dst": "172.16.0.0/12"}]);
+    let password = file["ipampwd"].as_str().unwrap();
+    let call = |verb: &str, container: &str, pod: &str, network: &Value| {
+        let outcome = node.call(verb, container, &args(&namespace, pod), network);
+        assert!(!format!("{outcome:?}").contains(password), "{outcome:?}");
+        outcome
+    };
+    call("STATUS", "", "named", &network).ended_well();
+    let added = call("ADD", "c1", "named", &network);
+    assert!(added.stderr.contains("ipam.range is ignored: the pool \"pool1\""), "{added:?}");
+    let result = added.success();
+    let address = result["ips"][0]["address"].as_str().unwrap().to_owned();
+    assert!(address.starts_with(subnet), "{address}");
+    assert!(result["ips"][0]["gateway"].as_str().unwrap().starts_with(subnet), "{result}");
+    assert_eq!(result["routes"], network["ipam"]["routes"]);
+    let host = |result: &Value| {
+        let address = result["ips"][0]["address"].as_str().unwrap();
+        address.split('/').next().unwrap().to_owned()
+    };
+    assert_eq!(names(), [(host(&result), "test234".to_owned())]);
+    assert_eq!(call("ADD", "c1", "named", &network).success(), result);
+    let mut with_result = network.clone();
+    with_result["prevResult"] = result.clone();
+    call("CHECK", "c1", "named", &with_result).ended_well();
+    // The name is held.
+    let (code, text) = call("ADD", "c2", "named", &network).failure();
+    assert!(code == 11 && text.contains("test234"), "{code} {text}");
+    let plain = call("ADD", "c3", "plain", &network).success();
+    let mut expected =
+        [(host(&result), "test234".to_owned()), (host(&plain), format!("{namespace}/plain"))];
+    expected.sort();
+    let mut found = names();
+    found.sort();
+    assert_eq!(found, expected);
+    let mut valid = network.clone();
+    valid["cni.dev/valid-attachments"] = json!([
+        {"containerID": "c1", "ifname": "net1"}, {"containerID": "c3", "ifname": "net1"},
+    ]);
+    call("GC", "", "named", &valid).ended_well();
+    assert_eq!(names().len(), 2);
+    // The pod is gone, and the runtime has stripped the configuration.
+    let path = format!("/api/v1/namespaces/{namespace}/pods/named?gracePeriodSeconds=0");
+    kube.delete(&path);
+    let mut stripped = network.clone();
+    stripped["ipam"] = json!({"type": "whereabouts", "stateDir": node.world.path("state")});
+    call("DEL", "c1", "named", &stripped).ended_well();
+    assert_eq!(names(), [(host(&plain), format!("{namespace}/plain"))]);
+    call("DEL", "c3", "plain", &network).ended_well();
+    assert!(names().is_empty());
+    call("DEL", "c3", "plain", &network).ended_well();
+}
+
+#[test]
+fn pods_live_with_addresses_of_phpipam() {
+    let server = PhpIpam::builder().security(Security::Token).start();
+    let subnet = server.subnet("10.5.0.0/24", "pool1");
+    server.gateway(&subnet, "10.5.0.1");
+    let names = || {
+        let records = server.records(&subnet).into_iter().filter(|record| !record.is_gateway);
+        records.map(|record| (record.address, record.hostname)).collect::<Vec<_>>()
+    };
+    let file = json!({"ipamtype": "phpipam", "ipamuser": USER, "ipampwd": PASSWORD,
+        "ipamurl": server.endpoint(), "appid": APP});
+    assert_lives(&file, "10.5.0.", &names);
+}
+
+#[test]
+fn pods_live_with_addresses_of_openwisp() {
+    let server = OpenWisp::shared();
+    let user = server.user("whereabouts", Some(ORGANIZATION), &OPERATOR);
+    let subnet = server.subnet_of(&json!({
+        "organization": ORGANIZATION, "subnet": "10.6.0.0/24", "name": "pool1",
+        "description": "{\"gw\": \"10.6.0.1\"}",
+    }));
+    let names = || {
+        let records = server.records(&subnet).into_iter();
+        // Its one field for texts begins with the owner's mark.
+        let name = |text: &str| text.split(' ').nth(1).unwrap_or_default().to_owned();
+        records.map(|record| (record.address, name(&record.description))).collect::<Vec<_>>()
+    };
+    let file = json!({"ipamtype": "openwisp", "ipamuser": user.name, "ipampwd": user.password,
+        "ipamurl": server.endpoint(), "appid": ""});
+    assert_lives(&file, "10.6.0.", &names);
+}
+
+#[derive(Deserialize)]
+struct RecordedCases {
+    reasons: BTreeMap<String, String>,
+    vectors: Vec<RecordedCase>,
+}
+
+/// A call of the pod `ns1/pod1`, with a gateway at the first address.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RecordedCase {
+    id: String,
+    about: String,
+    provider: String,
+    #[serde(default = "usual_subnet")]
+    cidr: String,
+    /// The pool of the network; the subnet is `pool1`.
+    #[serde(default = "usual_pool")]
+    pool: String,
+    /// The hosts of addresses that have a record.
+    #[serde(default)]
+    records: BTreeMap<String, String>,
+    #[serde(default = "usual_verb")]
+    verb: String,
+    recorded: Value,
+    #[serde(default)]
+    differences: Vec<Difference>,
+}
+
+fn usual_subnet() -> String {
+    "10.5.0.0/24".to_owned()
+}
+
+fn usual_pool() -> String {
+    "pool1".to_owned()
+}
+
+fn usual_verb() -> String {
+    "ADD".to_owned()
+}
+
+impl RecordedCase {
+    /// The outcome of the call. No server answers for OpenWISP.
+    fn play(&self) -> Value {
+        let server = PhpIpam::builder().security(Security::Token).start();
+        let subnet = server.subnet(&self.cidr, "pool1");
+        server.gateway(&subnet, "10.5.0.1");
+        for (address, host) in &self.records {
+            server.record(&subnet, address, &[("hostname", host)]);
+        }
+        let url = match &*self.provider {
+            "phpipam" => server.endpoint(),
+            _ => "127.0.0.1:1".to_owned(),
+        };
+        let node = ProviderNode::new(&json!({"ipamtype": self.provider, "ipamuser": USER,
+            "ipampwd": PASSWORD, "ipamurl": url, "appid": APP}));
+        let mut network = node.network(&self.pool);
+        network["ipam"]["pod"] = json!({"sticky": "off"});
+        let outcome = node.call(&self.verb, "dummy-0", &args("ns1", "pod1"), &network);
+        if outcome.exit != Some(0) {
+            return json!({"outcome": format!("error {}", outcome.failure().0)});
+        }
+        let result = outcome.success();
+        let Some(ip) = result["ips"].get(0) else { return json!({"outcome": "nothing"}) };
+        let [address, gateway] = ["address", "gateway"].map(|member| ip[member].as_str().unwrap());
+        json!({"outcome": format!("{address} via {gateway}")})
+    }
+}
+
+#[test]
+fn what_is_not_listed_as_a_difference_is_as_with_the_fork() {
+    let cases: RecordedCases = serde_json::from_str(include_str!("providers.json")).unwrap();
+    let mut comparison = Comparison::with(&cases.reasons);
+    for case in &cases.vectors {
+        let name = format!("{} ({})", case.id, case.about);
+        comparison.add(&name, case.recorded.clone(), &case.differences, &case.play());
+    }
+    comparison.finish();
+}
