@@ -285,6 +285,11 @@ fn a_misspelt_key_in_a_section_of_a_delegate_is_named() {
             "ipam.openwisp.tokenfile: unknown key (did you mean tokenFile?)",
         ),
         (
+            "ipam-da-phpipam",
+            json!({"phpipam": {"url": "http://127.0.0.1:1", "appid": "cni"}, "ranges": ranges}),
+            "ipam.phpipam.appid: unknown key (did you mean appId?)",
+        ),
+        (
             "ipam-ds-nomad",
             json!({"nomad_servers": ["http://127.0.0.1:1"], "nomad": {"timeot": "1s"}}),
             "ipam.nomad.timeot: unknown key (did you mean timeout?)",

@@ -424,3 +424,46 @@ fn lists_of_openwisp() {
         assert_fits(&text, what);
     }
 }
+
+#[test]
+fn lists_of_phpipam() {
+    let row = |id: &str, note: &str| {
+        format!(r#"{{"id":"{id}","subnetId":"3","ip":"10.9.0.2","hostname":"h","note":"{note}"}}"#)
+    };
+    let list = |rows: &str| format!(r#"{{"code":200,"success":true,"data":[{rows}]}}"#);
+    let subnet = r#"{"id":"3","subnet":"10.9.0.0","mask":"16","sectionId":"1","description":"s","masterSubnetId":"0"}"#;
+    let members = format!(r#"{{"code":200,"success":true,"x":[{}]}}"#, many("[]", 8 * MIB));
+    for (what, records) in [
+        ("records without an end", list(&many(&row("7", ""), 8 * MIB))),
+        ("long notes", list(&many(&row("7", &text(CONTROL, 15_000)), 2 * MIB))),
+        ("a long id", list(&row(&text("1", 12_000), ""))),
+        (
+            "a long text instead of a list",
+            format!(r#"{{"code":404,"message":"{}"}}"#, text("x", 4 * MIB)),
+        ),
+        ("more members than a list has", members),
+    ] {
+        let (records, subnets) = (http(200, &records), http(200, &list(subnet)));
+        let one = http(200, &format!(r#"{{"code":200,"success":true,"data":{subnet}}}"#));
+        let full = http(404, r#"{"code":404,"success":false,"message":"No free addresses found"}"#);
+        let server = answering(move |request, _| {
+            let path = request.split(' ').nth(1).unwrap();
+            Reply::SayAndClose(match path {
+                _ if path.ends_with("/subnets/3/addresses/") => records.clone(),
+                _ if path.ends_with("/subnets/3/") => one.clone(),
+                _ if path.ends_with("/subnets/") => subnets.clone(),
+                _ => full.clone(),
+            })
+        });
+        let world = World::new();
+        let mut network = world.network(json!([]));
+        network["ipam"]["type"] = "ipam-da-phpipam".into();
+        let section = json!({"url": server.url, "appId": "cni", "token": "t", "timeout": "5s"});
+        network["ipam"]["phpipam"] = section;
+        network["ipam"]["pools"] = json!([{"name": "s"}]);
+        let command = world.command_of(&binary("ipam-da-phpipam"), "ADD", "c1");
+        let (_, text) = run(&command, &network).failure();
+        assert_fits(&text, what);
+        assert!(server.seen.lock().unwrap().iter().any(|it| it.contains("/subnets/3/addresses/")));
+    }
+}

@@ -19,8 +19,14 @@ const SELECTORS: [&str; 6] = [
     "ipam-ds-whereabouts",
 ];
 
-const ALLOCATORS: [&str; 5] =
-    ["ipam-da-local", "ipam-da-etcd", "ipam-da-consul", "ipam-da-kube", "ipam-da-openwisp"];
+const ALLOCATORS: [&str; 6] = [
+    "ipam-da-local",
+    "ipam-da-etcd",
+    "ipam-da-consul",
+    "ipam-da-kube",
+    "ipam-da-openwisp",
+    "ipam-da-phpipam",
+];
 
 /// A world with every delegate, and a network on two of them.
 fn world() -> (World, Value) {
@@ -256,6 +262,7 @@ fn every_delegate_of_ours_says_which_keys_it_reads() {
                 "ipam-da-etcd" => ("etcdConfig", json!("etcdURL")),
                 "ipam-da-kube" => ("kube", json!("kubeconfig")),
                 "ipam-da-openwisp" => ("openwisp", json!("organization")),
+                "ipam-da-phpipam" => ("phpipam", json!("appId")),
                 _ => ("consul", json!("token")),
             };
             match section.as_str() {
