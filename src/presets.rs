@@ -350,6 +350,8 @@ pub const WHEREABOUTS_DIFFERENCES: &[&str] = &[
      record has the pod's name.",
     "With a provider, an ADD of a `podname` that another container holds fails until that one has \
      ended, unless `takeover` is true; the fork gives both the same address.",
+    "With a provider, a record of the fork with a `podname` alone is taken with `takeover` only; the \
+     fork gives its address to each pod of the name.",
     "With OpenWISP, `args.pool` is the name of the subnet; the fork takes the subnet named test.",
 ];
 

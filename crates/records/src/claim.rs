@@ -83,9 +83,13 @@ impl<S: RecordServer> RecordLedger<S> {
         let hash = name.as_ref().map(|(_, mark)| &*mark.hash);
         let named = sights.clone().flat_map(|sight| hash.map(|hash| sight.with_name(hash)));
         let named: Vec<&Marked> = named.flatten().collect();
+        let old_name = self.old_name(claim.request);
+        let unowned = sights.clone().flat_map(|sight| &sight.unowned);
+        let unowned = unowned.filter(|record| Some(&*record.text) == old_name);
         let is_free = |address: &&IpAddr| {
             let is_used = sights.clone().any(|sight| sight.used.contains(*address));
-            let is_named = named.iter().any(|marked| marked.record.address == **address);
+            let is_named = named.iter().any(|marked| marked.record.address == **address)
+                || unowned.clone().any(|record| record.address == **address);
             !is_used || replaced.is_some() || is_named
         };
         let address = claim.candidates.iter().find(is_free).copied();
@@ -102,6 +106,8 @@ impl<S: RecordServer> RecordLedger<S> {
         // All others lose the name; an address that is kept for it stays kept if another is claimed.
         let (held, kept): (Vec<&Marked>, Vec<&Marked>) =
             named.into_iter().partition(|named| named.mark.holder.is_some());
+        let unowned = unowned.filter(|record| Some(record.address) == address);
+        let unowned: Vec<AddressRecord> = unowned.cloned().collect();
         let kept = kept.into_iter().filter(|kept| Some(kept.record.address) == address);
         let expired = address.and_then(|address| sight?.expired.get(&address));
         let kept: Vec<AddressRecord> =
@@ -127,6 +133,11 @@ impl<S: RecordServer> RecordLedger<S> {
         }
         for record in &kept {
             if !self.delete_surely(record)? {
+                return Ok(Some(Refused::Changed));
+            }
+        }
+        for record in &unowned {
+            if !self.delete_unowned(owner, &mut token.turn, &subnet.id, record)? {
                 return Ok(Some(Refused::Changed));
             }
         }

@@ -16,6 +16,7 @@ use crate::owner_file::{OwnerFile, OwnerRecords};
 use crate::pools;
 use crate::server::{RecordServer, Subnet};
 use crate::sight::{Marked, SubnetSight, Watch};
+use crate::unowned::cached_addresses;
 
 impl<S: RecordServer> RecordLedger<S> {
     /// A view for a release or a CHECK.
@@ -71,7 +72,11 @@ impl<S: RecordServer> RecordLedger<S> {
         }
         let count = subnets.len();
         subnets.retain(|id, _| !looked.contains(id));
-        let watch = Watch::of(owner);
+        let mut watch = Watch::of(owner);
+        let looks_for_unowned = self.call.releases && self.call.adopts;
+        if looks_for_unowned {
+            watch.addresses = cached_addresses(owner)?;
+        }
         let (mut sights, mut held) = (Vec::new(), Vec::new());
         for subnet in subnets.into_values() {
             let sight = match SubnetSight::look(&mut self.server, &subnet, &watch, None) {
@@ -95,6 +100,11 @@ impl<S: RecordServer> RecordLedger<S> {
                 sight.own.iter().map(|own| self.lease(own, &sight.subnet, turn.note(), &[])),
             );
             sights.push(sight);
+        }
+        if looks_for_unowned {
+            for sight in &sights {
+                self.release_unowned(owner, &mut turn, sight)?;
+            }
         }
         if self.call.releases && held.is_empty() {
             turn.leave(Vec::new(), false);

@@ -13,6 +13,7 @@ use ipam_kit::allocate::{
     ClaimLimits, Lease, Owner, PoolRequest, Profile, Reach, Strategy, known, requested_pools, scope,
 };
 use ipam_kit::cni::{NetworkName, Verb};
+use ipam_kit::contract::Purpose;
 use ipam_kit::delegate::Deadline;
 use ipam_kit::host::open_own;
 use ipam_kit::keys::Key;
@@ -62,8 +63,10 @@ pub(crate) struct RecordCall {
     pub(crate) claims: bool,
     /// Whether the call releases addresses.
     pub(crate) releases: bool,
+    /// Whether records of an older program count in this call.
+    pub(crate) adopts: bool,
     /// The pod, for the text of a record.
-    pod: String,
+    pub(crate) pod: String,
     /// The files of owners.
     pub(crate) owners: PathBuf,
     /// The pools of the call that can be read.
@@ -234,6 +237,9 @@ impl<S: RecordServer> Ledger for RecordLedger<S> {
         let server = present::proven::<S>(request, &known(request)).unwrap_or(server);
         let memory =
             SiteMemory::read(folder.join("site.json"), server.user(), request.trusts_any_store());
+        let is_of_runtime =
+            request.members().purpose().is_ok_and(|purpose| purpose == Purpose::Runtime);
+        let adopts = server.adopts() && is_of_runtime;
         let args = |name: &str| request.args.get(name).unwrap_or_default();
         let pod = match (args("K8S_POD_NAMESPACE"), args("K8S_POD_NAME")) {
             ("", _) | (_, "") => String::new(),
@@ -250,6 +256,7 @@ impl<S: RecordServer> Ledger for RecordLedger<S> {
                 node: scope(request).ok().map(|scope| scope.node),
                 claims: request.verb == Verb::Add,
                 releases: request.verb == Verb::Del,
+                adopts,
                 pod,
                 owners: folder.join("owners"),
                 pools: pools.flatten().collect(),

@@ -8,7 +8,7 @@
 //! # Rooms
 //!
 //! From the top: ledger (the seam's methods) → view · held · commit · claim · confirm · release ·
-//! restored · scan · present → pools (subnets by name) · sight (a subnet as one list showed it) →
+//! unowned · restored · scan · present → pools (subnets by name) · sight (a subnet as one list showed it) →
 //! memory (what all calls of the node share) · node_records (all owners' notes) · owner_file (one
 //! owner's lock and note) → mark · packing → server (the seam under the ledger)
 
@@ -31,6 +31,7 @@ mod restored;
 mod scan;
 pub mod server;
 mod sight;
+mod unowned;
 mod view;
 
 pub use ledger::{RecordLedger, RecordToken};

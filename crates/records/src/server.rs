@@ -47,6 +47,11 @@ pub trait RecordServer: Sized {
     /// The promises of the server.
     fn rules(&self) -> ServerRules;
 
+    /// Whether a record whose text is the name of a pod and nothing else is an older program's lease.
+    fn adopts(&self) -> bool {
+        false
+    }
+
     /// Whether it chooses addresses of this subnet ([`ServerRules::chooses`]).
     fn chooses_in(&self, _subnet: &Subnet) -> bool {
         self.rules().chooses

@@ -20,6 +20,8 @@ pub(crate) struct Watch {
     pub(crate) names: BTreeSet<String>,
     /// The addresses whose records are needed.
     pub(crate) addresses: BTreeSet<IpAddr>,
+    /// The names by which an older program finds its records.
+    pub(crate) old_names: BTreeSet<String>,
     /// The records of this node in the subnet, the latest first, to see whether they are there.
     pub(crate) noted: Vec<NodeRecord>,
     /// The owner's records that are known, by their addresses: a list need not show their ids.
@@ -29,8 +31,8 @@ pub(crate) struct Watch {
 impl Watch {
     /// A look at the records of an owner and of nothing else.
     pub(crate) fn of(owner: &Owner) -> Self {
-        let (names, addresses, noted, known) = Default::default();
-        Self { owner: owner.clone(), names, addresses, noted, known }
+        let (names, addresses, old_names, noted, known) = Default::default();
+        Self { owner: owner.clone(), names, addresses, old_names, noted, known }
     }
 }
 
@@ -60,6 +62,8 @@ pub(crate) struct SubnetSight {
     pub(crate) named: Vec<Marked>,
     /// The records of watched addresses.
     pub(crate) watched: BTreeMap<IpAddr, AddressRecord>,
+    /// The records of an older program that have a watched name.
+    pub(crate) unowned: Vec<AddressRecord>,
     /// The ids of noted records whose owners have a record of the same address.
     confirmed: BTreeSet<String>,
     /// Addresses that were kept for a name whose time is over.
@@ -80,6 +84,7 @@ impl SubnetSight {
             ended: Vec::new(),
             named: Vec::new(),
             watched: BTreeMap::new(),
+            unowned: Vec::new(),
             confirmed: BTreeSet::new(),
             expired: BTreeMap::new(),
             has_kept_without_time: false,
@@ -135,7 +140,7 @@ impl SubnetSight {
     fn needs_whole_records(&self) -> bool {
         let mut needed = self.own.iter().chain(&self.named).map(|marked| &marked.record);
         needed.any(|record| record.id.is_empty())
-            || self.watched.values().any(|record| record.id.is_empty())
+            || self.watched.values().chain(&self.unowned).any(|record| record.id.is_empty())
     }
 
     /// A record of the owner. If the list does not show its id, it is the known one of its address; of
@@ -215,6 +220,9 @@ impl Listing for SubnetSight {
         }
         let mark = OwnerMark::parse(&record.text).and_then(Result::ok);
         let marked = mark.map(|mark| Marked { record: record.clone(), mark });
+        if self.watch.old_names.contains(&record.text) {
+            self.unowned.push(record.clone());
+        }
         if self.watch.addresses.contains(&address) {
             self.watched.insert(address, record);
         }

@@ -62,6 +62,10 @@ impl<S: RecordServer> RecordLedger<S> {
         let watch = Watch {
             names: names.values().map(|mark| mark.hash.clone()).collect(),
             addresses: requests.iter().filter_map(|request| request.requested).collect(),
+            old_names: requests
+                .iter()
+                .filter_map(|request| self.old_name(request).map(str::to_owned))
+                .collect(),
             ..Watch::of(owner)
         };
         // Before the lists: they may lack a record that is noted later.
@@ -113,6 +117,7 @@ impl<S: RecordServer> RecordLedger<S> {
         let requests = query.requests.iter().zip(query.scans).zip(found);
         let mut here = requests.filter(|(_, pool)| pool.has(&subnet.id));
         self.rules.chooses
+            && !self.call.adopts
             && self.server.chooses_in(subnet)
             && here.all(|((request, scan), _)| {
                 request.is_by_store() && request.sticky.is_none() && *scan == Scan::None
@@ -176,6 +181,9 @@ impl<S: RecordServer> RecordLedger<S> {
             let named = sights.iter().flat_map(|sight| sight.with_name(&name.hash)).chain(ended);
             let mut addresses = named.map(|marked| marked.record.address);
             kept = addresses.find(|address| pool.set.refusal(*address).is_none());
+        }
+        if kept.is_none() {
+            kept = self.adopted_address(request, pool, &sights)?;
         }
         let is_whole = sights.iter().all(|sight| sight.is_whole);
         // The first refusal may be by a claim that was withdrawn meanwhile.

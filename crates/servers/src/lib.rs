@@ -24,7 +24,7 @@
 //!
 //! /// Asks whichever server answers for the pool of a rack.
 //! fn pool_of(rack: &str, settings: ServerSettings, request: &Request) -> Result<Option<HttpAnswer>> {
-//!     let ServerSettings { servers, token, tls, timeout } = settings;
+//!     let ServerSettings { servers, token, tls, timeout, .. } = settings;
 //!     let mut headers = Vec::new();
 //!     if let Some(token) = token {
 //!         let shown = format!("Token {}", token.expose());

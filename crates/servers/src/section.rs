@@ -87,6 +87,8 @@ pub struct ServerSettings {
     pub tls: Tls,
     /// How long to retry after the first failure.
     pub timeout: Duration,
+    /// Whether they come from the file of a provider, as forks of whereabouts have it.
+    pub is_of_provider: bool,
 }
 
 /// A user with a password, by which a server gives a token.
@@ -224,8 +226,9 @@ impl ServerSection {
         let mut urls: UrlKeys = parse_value(&Value::Object(section.clone()), &path)?;
         let file_path = self.path("providerFile");
         let file = not_blank(urls.provider_file.as_deref(), &file_path).map(str::to_owned);
+        let is_of_provider = file.is_some();
         let no_token = Environment::default();
-        let environment = if file.is_some() { &no_token } else { environment };
+        let environment = if is_of_provider { &no_token } else { environment };
         if let Some(file) = file {
             let has_app = names(self.keys).contains(&"appId");
             provider_file::merge(&mut section, &file, &file_path, self.name, has_app)?;
@@ -247,7 +250,8 @@ impl ServerSection {
                 )));
             }
         };
-        self.read_section(servers, section, environment)
+        let (settings, own) = self.read_section(servers, section, environment)?;
+        Ok((ServerSettings { is_of_provider, ..settings }, own))
     }
 
     fn read_section<Own: DeserializeOwned>(
@@ -270,7 +274,7 @@ impl ServerSection {
         let ca = ConfigFile::given(self.path("caFile"), keys.ca_file);
         let timeout = parse_timeout(keys.timeout.as_deref(), &self.path("timeout"))?;
         let tls = Tls { ca, identity };
-        Ok((ServerSettings { servers, token, tls, timeout }, own))
+        Ok((ServerSettings { servers, token, tls, timeout, is_of_provider: false }, own))
     }
 
     fn path(&self, key: &str) -> String {

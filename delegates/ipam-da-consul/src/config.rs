@@ -89,7 +89,7 @@ impl ConsulConfig {
             self.consul,
             &request.environment,
         )?;
-        let ServerSettings { servers, token, tls, timeout } = settings;
+        let ServerSettings { servers, token, tls, timeout, .. } = settings;
         own.refuse_enterprise()?;
         Ok(Site {
             servers,

@@ -33,6 +33,7 @@ pub struct OpenWisp {
     /// The warning that something secret goes over http.
     unencrypted: Option<String>,
     hints: AnswerHints,
+    is_of_provider: bool,
 }
 
 /// The rights that every call needs, by a request that each allows, with their names.
@@ -182,6 +183,7 @@ impl RecordServer for OpenWisp {
         let state = request.state_dir()?;
         let hints = state.root().join("openwisp").join("lists.json");
         let (organization, confirm) = (site.organization.clone(), site.confirm);
+        let is_of_provider = site.settings.is_of_provider;
         let unencrypted = plain.map(|server| {
             let what = match site.login {
                 Some(_) => "the password and the token",
@@ -199,6 +201,7 @@ impl RecordServer for OpenWisp {
             confirm,
             unencrypted,
             client,
+            is_of_provider,
         })
     }
 
@@ -224,6 +227,10 @@ impl RecordServer for OpenWisp {
             claims_prove_rights: false,
             longest_text: DESCRIPTION,
         }
+    }
+
+    fn adopts(&self) -> bool {
+        self.is_of_provider
     }
 
     fn subnets(&mut self, _wanted: &str, each: &mut dyn FnMut(Subnet)) -> Result<()> {

@@ -33,6 +33,7 @@ pub struct PhpIpam {
     user: String,
     /// Whether something secret goes over http.
     unencrypted: Option<String>,
+    is_of_provider: bool,
 }
 
 /// The length of a text. The mark is in a column without a limit, and the rest in one of 255.
@@ -180,6 +181,7 @@ impl RecordServer for PhpIpam {
         let plain = site.settings.servers.iter().find(|server| !server.is_secured());
         Ok(Self {
             section: site.section.clone(),
+            is_of_provider: site.settings.is_of_provider,
             key_field: site.key_field.clone(),
             site: format!("{} {:?}", servers.join(" "), site.section),
             user: match &site.login {
@@ -214,6 +216,10 @@ impl RecordServer for PhpIpam {
             claims_prove_rights: true,
             longest_text: TEXT,
         }
+    }
+
+    fn adopts(&self) -> bool {
+        self.is_of_provider
     }
 
     fn chooses_in(&self, subnet: &Subnet) -> bool {

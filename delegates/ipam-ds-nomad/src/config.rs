@@ -54,7 +54,7 @@ impl NomadConfig {
     pub(crate) fn store(self, request: &Request) -> Result<NomadStore> {
         let (settings, own) =
             SECTION.read::<NomadSection>(self.nomad_servers, self.nomad, &request.environment)?;
-        let ServerSettings { servers, token, tls, timeout } = settings;
+        let ServerSettings { servers, token, tls, timeout, .. } = settings;
         Ok(NomadStore {
             access: Access {
                 service: SECTION.service,

@@ -188,6 +188,104 @@ fn pods_live_with_addresses_of_openwisp() {
     assert_lives(&file, "10.6.0.", &names);
 }
 
+/// Writes what Multus keeps of an ADD of the fork.
+fn cache(node: &ProviderNode, container: &str, address: &str) {
+    let folder = node.host.path("/var/lib/cni/multus/results");
+    fs::create_dir_all(&folder).unwrap();
+    // The second one is of the key `addresses`.
+    let ips = [address, "10.5.0.23/24", "10.7.0.23/24"];
+    let ips = ips.map(|address| json!({"version": "4", "address": address}));
+    let result = json!({"cniVersion": "0.3.1", "ips": ips});
+    let file = json!({"kind": "cniCacheV1", "containerId": container, "ifName": "net1",
+        "networkName": "whereaboutsexample", "result": result});
+    fs::write(folder.join(format!("whereaboutsexample-{container}-net1")), file.to_string())
+        .unwrap();
+}
+
+/// What the fork left is shown and not collected, an ADD of its pod takes it, and a DEL of its
+/// container deletes it. `record` makes a record with a name, and `names` shows all.
+fn assert_adopts(
+    file: &Value,
+    prefix: &str,
+    record: &dyn Fn(&str, &str),
+    names: &dyn Fn() -> Vec<(String, String)>,
+) {
+    let node = ProviderNode::new(file);
+    node.host.settings(&json!({"gcGrace": "0s"}));
+    let mut network = node.network("pool1");
+    network["ipam"]["pod"] = json!({"sticky": "off"});
+    let at = |host: u8| format!("{prefix}.{host}");
+    for (host, name) in [(20, "shop/web-0"), (21, "shop/web-1"), (22, "test234"), (23, "printer")] {
+        record(&at(host), name);
+    }
+    let held = |names: &[(String, String)], host: u8| {
+        names.iter().find(|(address, _)| *address == at(host)).map(|(_, name)| name.clone())
+    };
+    let call = |verb: &str, container: &str, pod: &str, network: &Value| {
+        node.call(verb, container, &args("shop", pod), network)
+    };
+    let given = call("ADD", "c0", "web-0", &network).ips();
+    assert_eq!(given, [format!("{}/24", at(20))]);
+    assert_eq!(call("ADD", "c0", "web-0", &network).ips(), given);
+    let mut valid = network.clone();
+    valid["cni.dev/valid-attachments"] = json!([]);
+    call("GC", "", "web-0", &valid).ended_well();
+    let left = names();
+    assert_eq!(held(&left, 20), None);
+    for (host, name) in [(21, "shop/web-1"), (22, "test234"), (23, "printer")] {
+        assert_eq!(held(&left, host).as_deref(), Some(name), "{left:?}");
+    }
+    // Containers of the fork end. Of one, no result says which address it has.
+    cache(&node, "named", &format!("{}/24", at(22)));
+    for (container, pod) in [("unknown", "web-1"), ("named", "gone")] {
+        call("DEL", container, pod, &network).ended_well();
+    }
+    let left = names();
+    assert_eq!(held(&left, 21).as_deref(), Some("shop/web-1"));
+    assert_eq!(held(&left, 22), None);
+    assert_eq!(held(&left, 23).as_deref(), Some("printer"));
+    // A late DEL of the sandbox before does not free what the pod has now.
+    let again = call("ADD", "c1", "web-1", &network).ips();
+    assert_eq!(again, [format!("{}/24", at(21))]);
+    cache(&node, "before", &again[0]);
+    call("DEL", "before", "web-1", &network).ended_well();
+    assert_eq!(held(&names(), 21).as_deref(), Some("shop/web-1"));
+    call("DEL", "c1", "web-1", &network).ended_well();
+    assert_eq!(held(&names(), 21), None);
+}
+
+#[test]
+fn what_the_fork_left_in_phpipam_is_adopted_by_its_pod_alone() {
+    let server = PhpIpam::builder().security(Security::Token).start();
+    let subnet = server.subnet("10.5.0.0/24", "pool1");
+    let record = |address: &str, name: &str| {
+        server.record(&subnet, address, &[("hostname", name)]);
+    };
+    let names = || {
+        let records = server.records(&subnet).into_iter();
+        records.map(|record| (record.address, record.hostname)).collect::<Vec<_>>()
+    };
+    let file = json!({"ipamtype": "phpipam", "ipamuser": USER, "ipampwd": PASSWORD,
+        "ipamurl": server.endpoint(), "appid": APP});
+    assert_adopts(&file, "10.5.0", &record, &names);
+}
+
+#[test]
+fn what_the_fork_left_in_openwisp_is_adopted_by_its_pod_alone() {
+    let server = OpenWisp::start();
+    let user = server.user("adopts", Some(ORGANIZATION), &OPERATOR);
+    let subnet = server.subnet(Some(ORGANIZATION), "10.7.0.0/24", "pool1");
+    let record = |address: &str, name: &str| drop(server.record(&subnet, address, name));
+    let names = || {
+        let records = server.records(&subnet).into_iter();
+        let name = |text: &str| text.split(' ').next_back().unwrap_or_default().to_owned();
+        records.map(|record| (record.address, name(&record.description))).collect::<Vec<_>>()
+    };
+    let file = json!({"ipamtype": "openwisp", "ipamuser": user.name, "ipampwd": user.password,
+        "ipamurl": server.endpoint(), "appid": ""});
+    assert_adopts(&file, "10.7.0", &record, &names);
+}
+
 #[derive(Deserialize)]
 struct RecordedCases {
     reasons: BTreeMap<String, String>,

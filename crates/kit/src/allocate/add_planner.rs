@@ -206,9 +206,8 @@ impl<'a> AddPlanner<'a> {
             }
             return Ok(None);
         }
-        let kept = pool.kept.filter(|kept| {
-            request.sticky.is_some() && set.find(*kept).is_some_and(|range| range.usable(*kept))
-        });
+        let is_usable = |kept: &IpAddr| set.find(*kept).is_some_and(|range| range.usable(*kept));
+        let kept = pool.kept.filter(is_usable);
         let mut candidates = match request.requested.or(kept) {
             Some(address) => vec![address],
             None => self.search(request, &set).claim_candidates(pool, self.rules.limits),

@@ -249,8 +249,8 @@ pub struct PoolView {
     pub resting: BTreeMap<IpAddr, SystemTime>,
     /// The notes of earlier calls.
     pub hint: Option<Hint>,
-    /// The address that is kept for the sticky name of the request, and that a claim for this name
-    /// can take, whatever [`used`](Self::used) says. The ledger fails a view for a name that another
+    /// The address that is kept for the sticky name or the pod of the request, and that its claim can
+    /// take, whatever [`used`](Self::used) says. The ledger fails a view for a name that another
     /// owner holds, or loses the commit and fails the next view.
     pub kept: Option<IpAddr>,
     /// Whether the store chooses no address of this pool, whatever [`Profile::chooses`] says.

@@ -36,6 +36,8 @@ pub struct Kind {
     pub owns_once: bool,
     /// Its lists have ids only where they are needed.
     pub omits_ids: bool,
+    /// Records of an older program count.
+    pub adopts: bool,
 }
 
 /// What becomes of the answer to the next request that makes a record.
@@ -251,6 +253,10 @@ impl RecordServer for Fake {
             claims_prove_rights: chooses,
             longest_text: 100,
         }
+    }
+
+    fn adopts(&self) -> bool {
+        self.store.kind.adopts
     }
 
     fn subnets(&mut self, wanted: &str, each: &mut dyn FnMut(Subnet)) -> Result<()> {

@@ -47,6 +47,18 @@ impl Node {
     }
 
     pub fn call(&self, verb: &str, container: &str, pools: Value, more: Value) -> Reply {
+        self.call_of(verb, container, pools, more, "")
+    }
+
+    /// The same with `CNI_ARGS`.
+    pub fn call_of(
+        &self,
+        verb: &str,
+        container: &str,
+        pools: Value,
+        more: Value,
+        args: &str,
+    ) -> Reply {
         let mut ipam = json!({
             "fake": self.fake, "stateDir": self.folder.path(), "node": self.name, "type": "x",
         });
@@ -56,6 +68,7 @@ impl Node {
         let time = self.time.as_millis().to_string();
         let variables = [
             ("IPAM_DELEGATED_DEADLINE_MS", &*time),
+            ("CNI_ARGS", args),
             ("CNI_COMMAND", verb),
             ("CNI_CONTAINERID", container),
             ("CNI_IFNAME", "eth0"),

@@ -1,0 +1,118 @@
+//! Records of an older program, whose text is the name of a pod and nothing else. They have no owner:
+//! an ADD of the pod makes one anew, and a DEL deletes those that a runtime knows for the container.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipam_kit::allocate::{Owner, PoolRequest};
+use ipam_kit::host::ResultCache;
+use ipam_kit::{Error, ErrorCode, Result};
+use log::warn;
+
+use crate::ledger::RecordLedger;
+use crate::mark::is_marked;
+use crate::owner_file::OwnerFile;
+use crate::pools::SubnetPool;
+use crate::server::{AddressRecord, RecordServer};
+use crate::sight::SubnetSight;
+
+/// Where runtimes and Multus keep the results of ADDs.
+const RESULTS: [&str; 2] = [ResultCache::DEFAULT, "/var/lib/cni/multus/results"];
+
+impl<S: RecordServer> RecordLedger<S> {
+    /// The name by which an older program finds the record of a request: the sticky name, else the
+    /// pod's.
+    pub(crate) fn old_name<'a>(&'a self, request: &'a PoolRequest) -> Option<&'a str> {
+        let name = request.sticky.as_ref().map_or(&*self.call.pod, |sticky| &*sticky.name);
+        (self.call.adopts && !name.is_empty()).then_some(name)
+    }
+
+    /// The address that an older program gave the pod of a request, unless the owner has a record.
+    ///
+    /// # Errors
+    /// Code 11: the record has a name that several pods may have at once, so one of them may run.
+    pub(crate) fn adopted_address(
+        &self,
+        request: &PoolRequest,
+        pool: &SubnetPool,
+        sights: &[&mut SubnetSight],
+    ) -> Result<Option<IpAddr>> {
+        let Some(name) = self.old_name(request) else { return Ok(None) };
+        if sights.iter().any(|sight| !sight.own.is_empty()) {
+            return Ok(None);
+        }
+        let records = sights.iter().flat_map(|sight| &sight.unowned);
+        let mut named = records.filter(|record| record.text == name);
+        let Some(record) = named.find(|it| pool.set.refusal(it.address).is_none()) else {
+            return Ok(None);
+        };
+        if name == self.call.pod || request.may_take_over() {
+            warn!("takes over {} of {name}, which an older program recorded", record.address);
+            return Ok(Some(record.address));
+        }
+        let message = format!(
+            "a record without an owner has the sticky name {name:?} and {}: a pod of this name may run",
+            record.address
+        );
+        let path = format!("{}.sticky", request.path);
+        Err(Error::new(ErrorCode::TRY_AGAIN, message).at(path).advise(format!(
+            "wait for the end of that pod; if it has ended, delete its record in {}, or set \
+             ipam.takeover to true",
+            S::NAME
+        )))
+    }
+
+    /// Deletes a record of an older program; false if a person has changed it meanwhile.
+    pub(crate) fn delete_unowned(
+        &mut self,
+        owner: &Owner,
+        turn: &mut OwnerFile,
+        subnet: &str,
+        record: &AddressRecord,
+    ) -> Result<bool> {
+        let Some(read) = self.server.read(&record.id)? else { return Ok(true) };
+        if (read.address, &read.text) != (record.address, &record.text) {
+            return Ok(false);
+        }
+        // A person may have removed the owner's mark.
+        if turn.note().is_some_and(|note| note.records.iter().any(|it| it.id == record.id)) {
+            self.delete_own(owner, turn, subnet, &read)?;
+            return Ok(true);
+        }
+        self.delete_others(&read)
+    }
+
+    /// Deletes the records of an older program at the watched addresses of a sight: a runtime's
+    /// results say that the container has them.
+    pub(crate) fn release_unowned(
+        &mut self,
+        owner: &Owner,
+        turn: &mut OwnerFile,
+        sight: &SubnetSight,
+    ) -> Result<()> {
+        for record in sight.watched.values().filter(|record| is_name(&record.text)) {
+            self.delete_unowned(owner, turn, &sight.subnet.id, record)?;
+        }
+        Ok(())
+    }
+}
+
+/// The addresses that an older program gave a container, by the results that runtimes keep. Addresses
+/// after the first of a result are not the server's.
+///
+/// # Errors
+/// A result cannot be read.
+pub(crate) fn cached_addresses(owner: &Owner) -> Result<BTreeSet<IpAddr>> {
+    let mut addresses = BTreeSet::new();
+    for folder in RESULTS {
+        let cache = ResultCache::new(folder);
+        let cached = cache.of(&owner.scope.network, &owner.container, &owner.ifname)?;
+        addresses.extend(cached.and_then(|cached| cached.addresses.first().copied()));
+    }
+    Ok(addresses)
+}
+
+/// Whether a text is a name and nothing else, as an older program writes it.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && !is_marked(text) && !text.contains(char::is_whitespace)
+}
