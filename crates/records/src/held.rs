@@ -106,6 +106,9 @@ impl<S: RecordServer> RecordLedger<S> {
                 self.release_unowned(owner, &mut turn, sight)?;
             }
         }
+        if looks_for_unowned && held.is_empty() {
+            self.check_other_sites(owner)?;
+        }
         if self.call.releases && held.is_empty() {
             turn.leave(Vec::new(), false);
         }

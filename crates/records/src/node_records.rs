@@ -1,14 +1,15 @@
 //! The records of all owners of the node, by their notes.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ipam_kit::Result;
+use ipam_kit::{Error, Result};
 use log::{debug, warn};
 
 use crate::mark::NotedOwner;
-use crate::owner_file::{NotedRecord, OwnerFile, OwnerRecords, peek};
+use crate::owner_file::{NotedRecord, OwnerFile, OwnerRecords, peek, place};
 use crate::server::AddressRecord;
 
 /// A record of an owner of this node, by its note.
@@ -91,6 +92,30 @@ pub(crate) fn turns_in_other_sites(
     turns
 }
 
+/// The addresses that an owner has by its notes at the node's other sites.
+///
+/// # Errors
+/// A note cannot be read.
+pub(crate) fn addresses_at_other_sites(owners: &Path, owner: &NotedOwner) -> Result<Vec<IpAddr>> {
+    let Some((site, sites)) = owners.parent().and_then(|site| Some((site, site.parent()?))) else {
+        return Ok(Vec::new());
+    };
+    let mut addresses = Vec::new();
+    for (_, other) in entries(sites).into_iter().filter(|(_, other)| other != site) {
+        let owners = other.join("owners");
+        if !owners.is_dir() {
+            continue;
+        }
+        let (_, path) = place(&owners, owner);
+        let note = peek(&path).map_err(|error| {
+            Error::io(format!("cannot read {}", path.display()), error)
+                .advise("call again; if the error persists, remove this file after its container")
+        })?;
+        addresses.extend(note.into_iter().flat_map(|note| note.records).map(|it| it.address));
+    }
+    Ok(addresses)
+}
+
 /// Forgets an owner whose last attempt is over.
 fn forget(owners: &Path, owner: &NotedOwner) {
     if let Ok(mut turn) = OwnerFile::take(owners, owner, Instant::now(), false)
@@ -116,7 +141,6 @@ fn entries(folder: &Path) -> Vec<(String, PathBuf)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::owner_file::place;
 
     fn owner(container: &str) -> NotedOwner {
         let node = crate::mark::short_hash("n");

@@ -10,7 +10,8 @@ use ipam_kit::{Error, ErrorCode, Result};
 use log::warn;
 
 use crate::ledger::RecordLedger;
-use crate::mark::is_marked;
+use crate::mark::{NotedOwner, is_marked};
+use crate::node_records::addresses_at_other_sites;
 use crate::owner_file::OwnerFile;
 use crate::pools::SubnetPool;
 use crate::server::{AddressRecord, RecordServer};
@@ -80,6 +81,28 @@ impl<S: RecordServer> RecordLedger<S> {
             return Ok(true);
         }
         self.delete_others(&read)
+    }
+
+    /// Fails if the owner has records at another site: the record of an attachment names the file of a
+    /// provider, and the file may name another server than at the ADD.
+    ///
+    /// # Errors
+    /// Code 11: it has. Code 5: a note cannot be read.
+    pub(crate) fn check_other_sites(&self, owner: &Owner) -> Result<()> {
+        let noted = NotedOwner::of(owner);
+        let addresses = addresses_at_other_sites(&self.call.owners, &noted)?;
+        if addresses.is_empty() {
+            return Ok(());
+        }
+        let addresses = Error::listed(addresses.iter().map(ToString::to_string), ", ");
+        let message = format!(
+            "{owner} has {addresses} at another server by this node's notes, and no record in this {}",
+            S::NAME
+        );
+        Err(Error::new(ErrorCode::TRY_AGAIN, message).advise(
+            "let the file of the provider name that server until its containers have ended; if it is \
+             permanently lost, run ipam-delegated forget for the container",
+        ))
     }
 
     /// Deletes the records of an older program at the watched addresses of a sight: a runtime's

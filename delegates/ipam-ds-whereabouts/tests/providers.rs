@@ -286,6 +286,41 @@ fn what_the_fork_left_in_openwisp_is_adopted_by_its_pod_alone() {
     assert_adopts(&file, "10.7.0", &record, &names);
 }
 
+/// The file is read at every call: a DEL does not take another server for the one of its ADD.
+#[test]
+fn a_del_fails_while_the_file_names_another_server_than_at_the_add() {
+    let servers = [(); 2].map(|()| PhpIpam::builder().security(Security::Token).start());
+    let subnets = [0, 1].map(|n| servers[n].subnet("10.5.0.0/24", "pool1"));
+    let file = |server: &PhpIpam| {
+        json!({"ipamtype": "phpipam", "ipamuser": USER, "ipampwd": PASSWORD,
+            "ipamurl": server.endpoint(), "appid": APP})
+    };
+    let node = ProviderNode::new(&file(&servers[0]));
+    let mut network = node.network("pool1");
+    network["ipam"]["pod"] = json!({"sticky": "off"});
+    let call = |verb: &str| node.call(verb, "c1", &args("shop", "web-0"), &network);
+    let name = |server: &PhpIpam| {
+        fs::write(node.host.path(PROVIDER_FILE), file(server).to_string()).unwrap();
+    };
+    let given = call("ADD").ips();
+    name(&servers[1]);
+    // With its record in the state folder, and without.
+    for _ in 0..2 {
+        let (code, text) = call("DEL").failure();
+        let address = given[0].trim_end_matches("/24");
+        assert!(code == 11 && text.contains(address), "{code} {text}");
+        let _ = fs::remove_dir_all(node.world.path("state/attachments"));
+    }
+    assert_eq!(servers[0].records(&subnets[0]).len(), 1);
+    name(&servers[0]);
+    call("DEL").ended_well();
+    assert!(servers[0].records(&subnets[0]).is_empty());
+    // The notes are gone with the record: a repeated DEL asks either.
+    name(&servers[1]);
+    call("DEL").ended_well();
+    assert!(servers[1].records(&subnets[1]).is_empty());
+}
+
 #[derive(Deserialize)]
 struct RecordedCases {
     reasons: BTreeMap<String, String>,
