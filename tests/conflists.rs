@@ -105,6 +105,7 @@ fn every_conflist_runs_a_chain() {
             "60-ipam-delegated-cni-ipam-etcd.conflist",
             "65-ipam-delegated-consul.conflist",
             "68-ipam-delegated-openwisp.conflist",
+            "69-ipam-delegated-phpipam.conflist",
             "70-ipam-delegated-nomad.conflist",
             "75-ipam-delegated-kube-node.conflist",
             "75-ipam-delegated-kube.conflist",
@@ -149,7 +150,7 @@ fn every_example_has_names_and_subnets_of_its_own() {
             names.push(name.to_owned());
         }
     }
-    assert_eq!(names.len(), 24);
+    assert_eq!(names.len(), 26);
 }
 
 #[test]

@@ -41,7 +41,9 @@ fn world() -> World {
         "ipam-ds-nomad",
         &format!("[ $CNI_COMMAND = ADD ] || {{ printf '{{\"pools\":[]}}'; exit; }}; {unknown}"),
     );
-    for name in ["ipam-da-etcd", "ipam-da-consul", "ipam-da-kube", "ipam-da-openwisp"] {
+    let servers = ["etcd", "consul", "kube", "openwisp", "phpipam"];
+    for name in servers.map(|server| format!("ipam-da-{server}")) {
+        let name = &*name;
         world.answering(name, "10.0.0.2/24");
         world.answer(name, "about", &json!({"name": name, "role": "allocator", "reach": "node"}));
         world.answer(name, "lint", &json!([]));
@@ -63,7 +65,7 @@ fn lint_is_silent_about_the_examples_but_for_what_they_mean() {
     let world = world();
     let examples = examples();
     examples.iter().for_each(|(file, network)| drop(world.config(file, network)));
-    assert_eq!(examples.len(), 12);
+    assert_eq!(examples.len(), 13);
     for (file, network) in &examples {
         let outcome = lint(&world, network["name"].as_str().unwrap());
         let loud = outcome

@@ -5,6 +5,7 @@
 
 mod age;
 mod answers;
+mod chain;
 mod logins;
 mod memory;
 mod nodes;
