@@ -58,13 +58,16 @@ impl<S: RecordServer> RecordLedger<S> {
         for subnet in noted_subnets(turn.note()) {
             subnets.entry(subnet).or_insert_with_key(|id| bare_subnet(id));
         }
-        let mut looked = BTreeSet::new();
-        let of_network = match self.memory.used(self.call.network.as_str()).is_empty() {
-            // The memory may be lost, and the pools may have changed.
-            true => {
-                looked = turn.note().map(|note| note.looked.clone()).unwrap_or_default();
-                self.all_subnets()?
-            }
+        let mut looked = turn.note().map(|note| note.looked.clone()).unwrap_or_default();
+        let is_unused = self.memory.used(self.call.network.as_str()).is_empty();
+        if is_unused && self.call.is_part && turn.note().is_none() && subnets.is_empty() {
+            // A claim is noted before it is sent.
+            return Ok(shown(turn, Vec::new(), true, Vec::new()));
+        }
+        // The memory may be lost, and the pools may have changed.
+        let looks_everywhere = is_unused || !looked.is_empty();
+        let of_network = match looks_everywhere {
+            true => self.all_subnets()?,
             false => self.subnets_of_network()?,
         };
         for subnet in of_network {
@@ -80,7 +83,7 @@ impl<S: RecordServer> RecordLedger<S> {
         let (mut sights, mut held) = (Vec::new(), Vec::new());
         for subnet in subnets.into_values() {
             let sight = match SubnetSight::look(&mut self.server, &subnet, &watch, None) {
-                Err(error) if self.call.releases => {
+                Err(error) if self.call.releases && looks_everywhere => {
                     let done = looked.len();
                     turn.remember_looked(looked);
                     return Err(error.within(format_args!(
@@ -93,7 +96,7 @@ impl<S: RecordServer> RecordLedger<S> {
                 self.memory.forget_subnet(&subnet.id);
                 continue;
             };
-            if sight.own.is_empty() {
+            if sight.own.is_empty() && sight.watched.is_empty() {
                 looked.insert(subnet.id);
             }
             held.extend(

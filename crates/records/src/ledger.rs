@@ -63,6 +63,8 @@ pub(crate) struct RecordCall {
     pub(crate) claims: bool,
     /// Whether the call releases addresses.
     pub(crate) releases: bool,
+    /// Whether it releases only what an ADD of this node took.
+    pub(crate) is_part: bool,
     /// Whether records of an older program count in this call.
     pub(crate) adopts: bool,
     /// The pod, for the text of a record.
@@ -237,9 +239,9 @@ impl<S: RecordServer> Ledger for RecordLedger<S> {
         let server = present::proven::<S>(request, &known(request)).unwrap_or(server);
         let memory =
             SiteMemory::read(folder.join("site.json"), server.user(), request.trusts_any_store());
-        let is_of_runtime =
-            request.members().purpose().is_ok_and(|purpose| purpose == Purpose::Runtime);
-        let adopts = server.adopts() && is_of_runtime;
+        let purpose = request.members().purpose();
+        let adopts = server.adopts() && matches!(purpose, Ok(Purpose::Runtime));
+        let is_part = matches!(purpose, Ok(Purpose::Undo | Purpose::TakenBetween { .. }));
         let args = |name: &str| request.args.get(name).unwrap_or_default();
         let pod = match (args("K8S_POD_NAMESPACE"), args("K8S_POD_NAME")) {
             ("", _) | (_, "") => String::new(),
@@ -257,6 +259,7 @@ impl<S: RecordServer> Ledger for RecordLedger<S> {
                 claims: request.verb == Verb::Add,
                 releases: request.verb == Verb::Del,
                 adopts,
+                is_part,
                 pod,
                 owners: folder.join("owners"),
                 pools: pools.flatten().collect(),

@@ -224,6 +224,7 @@ impl OwnerFile {
     pub(crate) fn begin_attempt(&mut self, attempt: Attempt) {
         let mut note = self.note.clone().unwrap_or_default();
         note.sure = false;
+        note.looked.clear();
         note.attempts.push(attempt);
         self.write(note);
     }

@@ -247,9 +247,21 @@ fn a_del_that_looks_into_every_subnet_goes_on_where_the_one_before_failed() {
         assert_eq!(reply.exit, exit, "{}", reply.stdout);
         let lists = node.store.requests().iter().filter(|it| *it == "list").count();
         assert_eq!(lists, usize::try_from(listed).unwrap() + usize::from(exit), "{listed}");
+        if listed == 2 {
+            // The network has a memory again.
+            node.store.state().lists_left = None;
+            node.add("c5", net(1)).unwrap();
+        }
     }
-    assert_eq!(node.recorded().len(), 3);
+    assert_eq!(node.recorded().len(), 4);
     assert!(node.files("c4:").is_empty());
+}
+
+#[test]
+fn the_undo_of_an_add_that_has_sent_no_claim_asks_for_nothing() {
+    let node = Node::new(Kind::default());
+    assert_eq!(node.call("UNDO", "c1", json!([]), json!({})).exit, 0);
+    assert_eq!(node.store.requests(), [""; 0]);
 }
 
 #[test]

@@ -59,12 +59,15 @@ impl Node {
         more: Value,
         args: &str,
     ) -> Reply {
+        // The chain's own DEL.
+        let (verb, undo) = if verb == "UNDO" { ("DEL", true) } else { (verb, false) };
         let mut ipam = json!({
             "fake": self.fake, "stateDir": self.folder.path(), "node": self.name, "type": "x",
         });
         ipam.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let mut config = json!({"cniVersion": "1.1.0", "name": "lan", "ipam": ipam});
         config["prevResult"] = json!({"cniVersion": "1.1.0", "ips": [], "pools": pools});
+        config["prevResult"]["undo"] = undo.into();
         let time = self.time.as_millis().to_string();
         let variables = [
             ("IPAM_DELEGATED_DEADLINE_MS", &*time),

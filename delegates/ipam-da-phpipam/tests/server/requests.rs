@@ -70,6 +70,22 @@ fn an_add_takes_one_request_where_a_key_keeps_owners_apart() {
 }
 
 #[test]
+fn an_owner_whose_mark_a_person_has_removed_gets_another_address() {
+    let server = PhpIpam::builder().key_field(KEY).start();
+    let site = Site::on(&server, "10.1.0.0/24");
+    let node = site.node().with("keyField", KEY);
+    let first = addresses(&node.add("c1"));
+    node.add("c2");
+    // Its key is still there.
+    let edit = |note: &str| if note.contains("/c1/") { "printer".to_owned() } else { note.into() };
+    server.edit(&site.subnet, "note", edit);
+    let second = addresses(&node.add("c1"));
+    assert_ne!(second, first);
+    node.del("c1");
+    assert_eq!(site.records().len(), 2);
+}
+
+#[test]
 fn a_pool_with_a_strategy_takes_two_requests_as_well() {
     let site = Site::new();
     let relay = Relay::to(&site.server.endpoint());
