@@ -273,7 +273,7 @@ impl Error {
     }
 
     /// This failure and those that followed it as one: its code stays, and the message shows the
-    /// first ten.
+    /// first ten. Details of this failure that others share are shown once.
     #[must_use]
     pub fn and(self, others: impl IntoIterator<Item = Self>) -> Self {
         let others: Vec<Self> = others.into_iter().collect();
@@ -281,7 +281,11 @@ impl Error {
             return self;
         }
         let code = self.0.code;
-        Self::of(code, Self::listed([self].iter().chain(&others).map(Self::in_full), "; "))
+        let others = others.iter().map(|other| match other.details() == self.details() {
+            true => other.to_string(),
+            false => other.in_full(),
+        });
+        Self::of(code, Self::listed(std::iter::once(self.in_full()).chain(others), "; "))
     }
 
     /// A list inside an error: its first ten entries, and how many more there are.
@@ -370,6 +374,8 @@ mod tests {
         assert_eq!(joined.code(), ErrorCode::TRY_AGAIN);
         assert_eq!(joined.to_string(), "a; b: why");
         assert!(Error::join([]).is_ok());
+        let down = |what: &str| Error::new(ErrorCode::TRY_AGAIN, what).advise("call again");
+        assert_eq!(down("a").and([down("b")]).to_string(), "a: call again; b");
         let many = |n: u32| (0..n).map(|i| Error::new(ErrorCode::IO, format!("e{i}")));
         assert!(Error::join(many(10)).unwrap_err().to_string().ends_with("; e8; e9"));
         assert!(Error::join(many(12)).unwrap_err().to_string().ends_with("; e9; and 2 more"));
