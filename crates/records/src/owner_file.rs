@@ -177,7 +177,9 @@ impl OwnerFile {
                     "another call of {owner} has not ended in time: {} is locked",
                     path.display()
                 );
-                Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"))
+                Err(Error::new(ErrorCode::TRY_AGAIN, message).advise(
+                    "call again after it; if it never ends, end the process that `fuser` shows for this file",
+                ))
             }
             Err(error) if claims => {
                 Err(Error::io(format!("cannot lock {}", path.display()), error)
