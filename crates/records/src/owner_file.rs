@@ -66,7 +66,7 @@ pub(crate) struct Attempt {
     pub(crate) address: Option<IpAddr>,
     /// In milliseconds since 1970 by this node's clock.
     pub(crate) at: u64,
-    /// What it changes; `None` if it makes a record.
+    /// The record that it changes; `None` if it makes one.
     #[serde(flatten)]
     pub(crate) target: Option<Target>,
 }
