@@ -67,7 +67,7 @@ pub(crate) fn node_records(owners: &Path) -> Vec<NodeRecord> {
 
 /// The turns of the owners that have a record by their notes at the node's other sites: the
 /// configuration may have named the server otherwise when the record was noted. The notes say from now
-/// on that the record may be gone. An error is that of a turn that another call has.
+/// on that the record may be gone. An error names a turn that another call has.
 pub(crate) fn turns_in_other_sites(
     owners: &Path,
     record: &AddressRecord,
