@@ -115,9 +115,10 @@ impl<S: RecordServer> RecordLedger<S> {
                 .advise("call again, or raise ipam.timeout"));
         }
         thread::sleep(REVIVAL);
-        let mut back = BTreeSet::new();
+        let (mut back, mut is_back) = (BTreeSet::new(), false);
         for (id, address) in replaced {
             if self.server.read(&id)?.is_some() {
+                is_back = true;
                 back.extend(address);
             }
         }
@@ -125,12 +126,13 @@ impl<S: RecordServer> RecordLedger<S> {
         if kept.iter().any(|lease| back.contains(&lease.address.addr())) {
             return Ok(Some(Refused::Outdated));
         }
-        let met = made
-            .iter()
-            .filter(|made| back.contains(&made.record.address))
-            .map(|made| Taken { claim: made.claim, address: made.record.address, holder: None });
-        let met: Vec<Taken> = met.collect();
-        Ok((!met.is_empty()).then_some(Refused::Met(met)))
+        // One at another address has the sticky name of a claim.
+        let met = made.iter().map(|made| Taken {
+            claim: made.claim,
+            address: made.record.address,
+            holder: None,
+        });
+        Ok((is_back && !made.is_empty()).then(|| Refused::Met(met.collect())))
     }
 
     /// Deletes a record that a long write may have made again, if another record has its address. A

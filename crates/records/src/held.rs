@@ -58,12 +58,15 @@ impl<S: RecordServer> RecordLedger<S> {
         for subnet in noted_subnets(turn.note()) {
             subnets.entry(subnet).or_insert_with_key(|id| bare_subnet(id));
         }
-        let mut looked = turn.note().map(|note| note.looked.clone()).unwrap_or_default();
+        let before = turn.note().map(|note| note.looked.clone()).unwrap_or_default();
+        let mut looked = before.clone();
         let is_unused = self.memory.used(self.call.network.as_str()).is_empty();
-        if is_unused && self.call.is_part && turn.note().is_none() && subnets.is_empty() {
+        let is_unnoted = turn.is_locked() && turn.note().is_none();
+        if is_unused && is_unnoted && self.call.is_of_nothing {
             // A claim is noted before it is sent.
             return Ok(shown(turn, Vec::new(), true, Vec::new()));
         }
+        let noted = noted_subnets(turn.note());
         // The memory may be lost, and the pools may have changed.
         let looks_everywhere = is_unused || !looked.is_empty();
         let of_network = match looks_everywhere {
@@ -85,7 +88,9 @@ impl<S: RecordServer> RecordLedger<S> {
             let sight = match SubnetSight::look(&mut self.server, &subnet, &watch, None) {
                 Err(error) if self.call.releases && looks_everywhere => {
                     let done = looked.len();
-                    turn.remember_looked(looked);
+                    if looked != before {
+                        turn.remember_looked(looked);
+                    }
                     return Err(error.within(format_args!(
                         "looked for records of {owner} in {done} of {count} subnets: a repeated DEL looks into the others"
                     )));
@@ -96,7 +101,8 @@ impl<S: RecordServer> RecordLedger<S> {
                 self.memory.forget_subnet(&subnet.id);
                 continue;
             };
-            if sight.own.is_empty() && sight.watched.is_empty() {
+            // An open request may still make a record in a noted one.
+            if sight.own.is_empty() && sight.watched.is_empty() && !noted.contains(&subnet.id) {
                 looked.insert(subnet.id);
             }
             held.extend(
@@ -105,11 +111,9 @@ impl<S: RecordServer> RecordLedger<S> {
             sights.push(sight);
         }
         if looks_for_unowned {
-            for sight in &sights {
-                self.release_unowned(owner, &mut turn, sight)?;
-            }
+            self.release_unowned(owner, &mut turn, &sights)?;
         }
-        if looks_for_unowned && held.is_empty() {
+        if self.call.releases && !self.call.is_undo && self.server.adopts() && held.is_empty() {
             self.check_other_sites(owner)?;
         }
         if self.call.releases && held.is_empty() {

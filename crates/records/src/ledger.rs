@@ -63,8 +63,10 @@ pub(crate) struct RecordCall {
     pub(crate) claims: bool,
     /// Whether the call releases addresses.
     pub(crate) releases: bool,
-    /// Whether it releases only what an ADD of this node took.
-    pub(crate) is_part: bool,
+    /// Whether it releases only what an ADD of this process took.
+    pub(crate) is_undo: bool,
+    /// Whether it does so, and the ADD has answered no leases.
+    pub(crate) is_of_nothing: bool,
     /// Whether records of an older program count in this call.
     pub(crate) adopts: bool,
     /// The pod, for the text of a record.
@@ -241,7 +243,9 @@ impl<S: RecordServer> Ledger for RecordLedger<S> {
             SiteMemory::read(folder.join("site.json"), server.user(), request.trusts_any_store());
         let purpose = request.members().purpose();
         let adopts = server.adopts() && matches!(purpose, Ok(Purpose::Runtime));
-        let is_part = matches!(purpose, Ok(Purpose::Undo | Purpose::TakenBetween { .. }));
+        let is_undo =
+            matches!(purpose, Ok(Purpose::Undo | Purpose::TakenBetween { before: None, .. }));
+        let is_of_nothing = is_undo && known(request).is_empty();
         let args = |name: &str| request.args.get(name).unwrap_or_default();
         let pod = match (args("K8S_POD_NAMESPACE"), args("K8S_POD_NAME")) {
             ("", _) | (_, "") => String::new(),
@@ -259,7 +263,8 @@ impl<S: RecordServer> Ledger for RecordLedger<S> {
                 claims: request.verb == Verb::Add,
                 releases: request.verb == Verb::Del,
                 adopts,
-                is_part,
+                is_undo,
+                is_of_nothing,
                 pod,
                 owners: folder.join("owners"),
                 pools: pools.flatten().collect(),

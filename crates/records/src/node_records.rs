@@ -111,7 +111,10 @@ pub(crate) fn addresses_at_other_sites(owners: &Path, owner: &NotedOwner) -> Res
             Error::io(format!("cannot read {}", path.display()), error)
                 .advise("call again; if the error persists, remove this file after its container")
         })?;
-        addresses.extend(note.into_iter().flat_map(|note| note.records).map(|it| it.address));
+        let Some(note) = note else { continue };
+        let attempts = note.attempts.iter().filter(|it| it.target.is_none() && !it.is_settled());
+        addresses.extend(attempts.filter_map(|attempt| attempt.address));
+        addresses.extend(note.records.iter().map(|record| record.address));
     }
     Ok(addresses)
 }

@@ -255,11 +255,13 @@ impl<S: RecordServer> RecordLedger<S> {
             return self.delete_others(&record);
         };
         let subnet = Revision::read(&entry.lease).map(|revision| revision.subnet);
+        let had_note = turn.note().is_some();
         turn.begin_release(&record.id, &subnet.unwrap_or_default());
         let is_released = self.end(&owner.scope, turn, &record)?;
-        match is_released {
-            true => turn.forget_record(&record.id),
-            false => turn.end_release(&record.id),
+        match (is_released, had_note) {
+            (true, _) => turn.forget_record(&record.id),
+            (false, true) => turn.end_release(&record.id),
+            (false, false) => turn.forget(),
         }
         Ok(is_released)
     }

@@ -1,7 +1,7 @@
 //! Records of an older program, whose text is the name of a pod and nothing else. They have no owner:
 //! an ADD of the pod makes one anew, and a DEL deletes those that a runtime knows for the container.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipam_kit::allocate::{Owner, PoolRequest};
@@ -13,7 +13,7 @@ use crate::ledger::RecordLedger;
 use crate::mark::{NotedOwner, is_marked};
 use crate::node_records::addresses_at_other_sites;
 use crate::owner_file::OwnerFile;
-use crate::pools::SubnetPool;
+use crate::pools::{self, SubnetPool};
 use crate::server::{AddressRecord, RecordServer};
 use crate::sight::SubnetSight;
 
@@ -101,22 +101,53 @@ impl<S: RecordServer> RecordLedger<S> {
         );
         Err(Error::new(ErrorCode::TRY_AGAIN, message).advise(
             "let the file of the provider name that server until its containers have ended; if it is \
-             permanently lost, run ipam-delegated forget for the container",
+             permanently lost, or the same server under another name, run ipam-delegated forget for the \
+             container",
         ))
     }
 
-    /// Deletes the records of an older program at the watched addresses of a sight: a runtime's
-    /// results say that the container has them.
+    /// Deletes the records of an older program at the watched addresses of sights: a runtime's results
+    /// say that the container has them. Subnets of two tenants may have one address: those of the
+    /// call's pools count, and an address with two records keeps them.
     pub(crate) fn release_unowned(
         &mut self,
         owner: &Owner,
         turn: &mut OwnerFile,
-        sight: &SubnetSight,
+        sights: &[SubnetSight],
     ) -> Result<()> {
-        for record in sight.watched.values().filter(|record| is_name(&record.text)) {
-            self.delete_unowned(owner, turn, &sight.subnet.id, record)?;
+        let mut of_pools = BTreeSet::new();
+        for request in self.call.pools.clone() {
+            match pools::find_subnets(&mut self.server, &mut self.memory, &request) {
+                Ok(found) => of_pools.extend(found.into_iter().map(|subnet| subnet.id)),
+                Err(error) if error.code() == ErrorCode::INVALID_CONFIG => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut found: BTreeMap<IpAddr, Vec<(&str, &AddressRecord)>> = BTreeMap::new();
+        for sight in sights {
+            let id = &sight.subnet.id;
+            if of_pools.is_empty() || of_pools.contains(id) {
+                let records = sight.watched.values().filter(|it| self.is_old_name(&it.text));
+                records.for_each(|it| found.entry(it.address).or_default().push((id, it)));
+            }
+        }
+        for (address, records) in found {
+            match records[..] {
+                [(subnet, record)] => drop(self.delete_unowned(owner, turn, subnet, record)?),
+                _ => warn!(
+                    "keeps the records of {address} in {} subnets: which one {owner} has is unknown",
+                    records.len()
+                ),
+            }
         }
         Ok(())
+    }
+
+    /// Whether an older program may have written this text for the pod of the call: its name, or one of
+    /// an annotation, without a namespace.
+    fn is_old_name(&self, text: &str) -> bool {
+        let is_of_pod = self.call.pod.is_empty() || text == self.call.pod || !text.contains('/');
+        is_of_pod && is_name(text)
     }
 }
 

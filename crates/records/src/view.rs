@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use ipam_kit::allocate::ledger::{Hint, PoolView, Scan, Used, View, ViewQuery};
 use ipam_kit::allocate::{Lease, Owner, PoolRequest, Strategy};
+use ipam_kit::pool::RangeSet;
 use ipam_kit::{Error, ErrorCode, Result};
 use log::warn;
 
@@ -189,12 +190,13 @@ impl<S: RecordServer> RecordLedger<S> {
         // The first refusal may be by a claim that was withdrawn meanwhile.
         let hidden = self.hidden.iter().filter(|(_, refusals)| **refusals > 1);
         let hidden: BTreeSet<IpAddr> = hidden.map(|(address, _)| *address).collect();
-        if is_whole && is_full(pool, &sights, &hidden) {
+        let leasable = request.leasable(&pool.set);
+        if is_whole && is_full(&leasable, &sights, &hidden) {
             for sight in &mut sights {
                 sight.look_for_expired(&mut self.server)?;
             }
             let is_wanted = request.requested.is_some() || kept.is_some();
-            if !is_wanted && is_full(pool, &sights, &hidden) {
+            if !is_wanted && is_full(&leasable, &sights, &hidden) {
                 let unseen = |address: &IpAddr| {
                     pool.set.refusal(*address).is_none()
                         && sights.iter().all(|sight| !sight.used.contains(address))
@@ -300,10 +302,10 @@ fn names(owner: &Owner, requests: &[PoolRequest]) -> BTreeMap<String, NameMark> 
 }
 
 /// Whether no address of a pool is free.
-fn is_full(pool: &SubnetPool, sights: &[&mut SubnetSight], hidden: &BTreeSet<IpAddr>) -> bool {
+fn is_full(set: &RangeSet, sights: &[&mut SubnetSight], hidden: &BTreeSet<IpAddr>) -> bool {
     let used: BTreeSet<_> = sights.iter().flat_map(|sight| &sight.used).chain(hidden).collect();
-    let used = used.into_iter().filter(|address| pool.set.refusal(**address).is_none());
-    used.count() as u128 >= pool.set.size()
+    let used = used.into_iter().filter(|address| set.refusal(**address).is_none());
+    used.count() as u128 >= set.size()
 }
 
 fn held_by_rival<S>(request: &PoolRequest, rival: &Marked, ledger: &RecordLedger<S>) -> Error {

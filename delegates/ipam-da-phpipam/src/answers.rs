@@ -49,6 +49,10 @@ pub(crate) struct AddressRow {
     pub(crate) owner: Option<String>,
     #[serde(default)]
     pub(crate) note: Option<String>,
+    #[serde(default)]
+    pub(crate) mac: Option<IdText>,
+    #[serde(default)]
+    pub(crate) port: Option<IdText>,
     #[serde(default, rename = "editDate")]
     pub(crate) edited: Option<String>,
 }

@@ -87,11 +87,12 @@ impl RecordColumns {
 /// Code 103: id or address cannot be read.
 pub(crate) fn record_of(row: AddressRow) -> Result<AddressRecord> {
     let (id, address) = row.place()?;
-    let AddressRow { hostname, description, owner, note, edited, .. } = row;
-    let [hostname, description, owner, note] =
-        [hostname, description, owner, note].map(Option::unwrap_or_default);
+    let AddressRow { hostname, description, owner, note, mac, port, edited, .. } = row;
+    let [mac, port] = [mac, port].map(|text| text.map(|text| text.to_text()));
+    let [hostname, description, owner, note, mac, port] =
+        [hostname, description, owner, note, mac, port].map(Option::unwrap_or_default);
     if !is_marked(&note) {
-        let text: Vec<&str> = [&*hostname, &*description, &*note]
+        let text: Vec<&str> = [&*hostname, &*description, &*note, &*owner, &*mac, &*port]
             .into_iter()
             .map(str::trim)
             .filter(|text| !text.is_empty())
@@ -197,6 +198,16 @@ mod tests {
             members.as_object().unwrap().clone()
         };
         assert_eq!(shown(&members("printer", "")).text, "printer; rack 7");
+        // A name and nothing else would be a record of whereabouts' fork.
+        for (column, value) in
+            [("owner", json!("alice")), ("mac", json!("a:b")), ("port", json!(7))]
+        {
+            let record = json!({"hostname": "shop/web-0", column: value});
+            assert!(
+                shown(record.as_object().unwrap()).text.starts_with("shop/web-0; "),
+                "{column}"
+            );
+        }
         let fake = shown(&members("ipd:n/lan/c1/eth0", ""));
         assert!(!is_marked(&fake.text), "{}", fake.text);
         assert_eq!((fake.written, &*fake.stamp), (None, ""));

@@ -67,7 +67,9 @@ impl Node {
         ipam.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let mut config = json!({"cniVersion": "1.1.0", "name": "lan", "ipam": ipam});
         config["prevResult"] = json!({"cniVersion": "1.1.0", "ips": [], "pools": pools});
-        config["prevResult"]["undo"] = undo.into();
+        if undo {
+            config["prevResult"]["fence"] = json!({"after": 1});
+        }
         let time = self.time.as_millis().to_string();
         let variables = [
             ("IPAM_DELEGATED_DEADLINE_MS", &*time),
