@@ -119,6 +119,7 @@ add_only() {
 
 install_all() {
     find_programs
+    ask_program
     for name in $copied; do
         if is_listed "$name" && is_own "$dir/$name"; then add_preset "$name"; fi
     done
@@ -136,13 +137,13 @@ install_all() {
     for name in $presets; do keep "$name"; done
     note_programs
     for name in $programs; do
-        if is_linked "$name"; then continue; fi
         say "install $name"
-        [ -n "$dry" ] || mv -fT "$dir/.$name.new.$$" "$dir/$name"
+        if [ -n "$dry" ] || is_linked "$name"; then continue; fi
+        mv -fT "$dir/.$name.new.$$" "$dir/$name"
     done
-    # An older chain would refuse a link to itself.
+    # After ipam-delegated: an older one would refuse a link to itself.
     for name in $programs; do
-        if is_linked "$name"; then link "$name"; fi
+        if [ -z "$dry" ] && is_linked "$name"; then make_link "$name"; fi
     done
     if [ -n "$logrotate" ]; then install_logrotate; fi
     # Last: the preset's program and all that its chain runs are in place.
@@ -244,14 +245,28 @@ known_programs() {
     done | grep -v '^ipam-delegated$' | sort -u
 }
 
+# Asks the ipam-delegated that is to be installed what it has. One of another version may lack a
+# built-in selector, and would refuse a link to itself.
+ask_program() {
+    help=''
+    case " $programs " in *" ipam-delegated "*) ;; *) return 0 ;; esac
+    [ -n "$try" ] && [ -f "$from/ipam-delegated" ] || return 0
+    help=$(env -i PATH="$PATH" "$from/ipam-delegated" help 2>/dev/null </dev/null) || help=''
+    [ -n "$help" ] || return 0
+    built_in=$(echo "$help" | sed -n 's/^built in: //p' | tr -d ,)
+    for file in "$dir"/ipam-d[as]-*; do
+        name=${file##*/}
+        [ "$(readlink "$file")" = ipam-delegated ] || continue
+        case " $built_in $programs " in *" $name "*) continue ;; esac
+        fail "$file is a link to ipam-delegated, and this version is not $name: install it, too" \
+            "    (--only with ipam-delegated and $name)"
+    done
+}
+
 # Refuses an unknown preset, which would hide a plugin of this name and run nothing, and one whose
 # delegates are missing.
 check_presets() {
-    known=''
-    if [ -n "$presets" ] && [ -n "$try" ] && [ -f "$from/ipam-delegated" ]; then
-        known=$(env -i PATH="$PATH" "$from/ipam-delegated" help 2>/dev/null </dev/null |
-            sed -n 's/^presets: //p' | tr -d ,)
-    fi
+    known=$(echo "$help" | sed -n 's/^presets: //p' | tr -d ,)
     # One that cannot be asked, or that is older, has those of this release.
     known=${known:-host-local etcd host-etcd kube-node node-annotation whereabouts}
     for name in $presets; do
@@ -416,7 +431,10 @@ link() {
         return
     fi
     say "link $1 to ipam-delegated"
-    [ -z "$dry" ] || return 0
+    [ -n "$dry" ] || make_link "$1"
+}
+
+make_link() {
     ln -s ipam-delegated "$dir/.$1.new.$$"
     mv -fT "$dir/.$1.new.$$" "$dir/$1"
 }

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use ipam_testkit::kills::strace;
 use ipam_testkit::world::{Outcome, World, binary, start, wait, with, without};
@@ -84,9 +85,23 @@ fn the_chain_starts_no_process_for_a_link_to_itself() {
 }
 
 #[test]
+fn a_selector_that_was_copied_into_the_file_of_the_chain_fails_each_call() {
+    let world = World::new();
+    let chain = world.path("bin").join("ipam-delegated");
+    assert!(Command::new("cp").arg(binary(SELECTOR)).arg(&chain).status().unwrap().success());
+    world.install_as(&chain, "host-local");
+    let network = with(&world.network(json!([])), "subnet", "10.1.2.0/24");
+    for name in ["ipam-delegated", "host-local"] {
+        let command = world.command_of(&world.path("bin").join(name), "DEL", "c1");
+        let (code, text) = wait(start(command, &network)).failure();
+        assert!(code == 7 && text.contains("copied through a link"), "{text}");
+    }
+}
+
+#[test]
 fn a_person_calls_the_selector_by_its_link() {
     let world = world(true);
-    let output = std::process::Command::new(world.path("bin").join(SELECTOR)).output().unwrap();
+    let output = Command::new(world.path("bin").join(SELECTOR)).output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.starts_with("ipam-ds-static ") && text.contains("a CNI IPAM delegate"), "{text}");
     let network = with(&world.network(json!([])), "subnet", "10.1.2.0/24");

@@ -79,7 +79,7 @@ impl DelegateCall<'_> {
         self.environment.set(Deadline::VARIABLE, announced.as_millis().to_string());
         let answer = match built_in {
             // As a process it writes a log of its own.
-            Some(built_in) if log::max_level() < LevelFilter::Debug => {
+            Some(built_in) if log::max_level() < LevelFilter::Debug && !self.step.is_verbose() => {
                 let reply = built_in.answer(self.environment.clone(), &self.stdin, self.settings);
                 self.read_end(ProcessOutput::of(reply, STDOUT_LIMIT))
             }

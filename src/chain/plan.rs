@@ -80,6 +80,11 @@ impl Step {
         is_allocator(&self.name)
     }
 
+    /// Whether its entry asks for a verbose log.
+    pub(super) fn is_verbose(&self) -> bool {
+        self.overrides.get("verbose") == Some(&Value::Bool(true))
+    }
+
     /// Whether the delegate knows the chain's contract. It takes from selectors only what a selector
     /// may set.
     pub(crate) fn is_ours(&self) -> bool {

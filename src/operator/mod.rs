@@ -76,7 +76,7 @@ fn answer(
     environment: Environment,
     arguments: &[OsString],
 ) -> Result<Printed> {
-    match verbs::cli(names.presets).parse(arguments)? {
+    match verbs::cli(names).parse(arguments)? {
         CliRequest::Text(text) => Ok(Printed::text(text)),
         CliRequest::Verb(run, arguments) => {
             let operator = Operator { names, program, environment, arguments };

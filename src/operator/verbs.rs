@@ -7,7 +7,7 @@ use super::options::{
 };
 use super::printed::Printed;
 use super::{attachments, explain, forget, lint, list, pools, reap, reassert, release, who};
-use crate::chain::Preset;
+use crate::chain::Names;
 use ipam_cli::{Cli, CliVerb, OptionSpec};
 use ipam_kit::error::Result;
 
@@ -88,13 +88,16 @@ const VERBS: &[CliVerb<RunVerb>] = &[
 ];
 
 /// The calls that `ipam-delegated` takes from people.
-pub(super) fn cli(presets: &[Preset]) -> Cli<RunVerb> {
-    let names: Vec<&str> = presets.iter().map(|preset| preset.name).collect();
-    // install.sh reads the line with the presets.
-    let ending = match &names[..] {
-        [] => String::new(),
-        names => format!("\npresets: {}\n", names.join(", ")),
-    };
+pub(super) fn cli(names: Names) -> Cli<RunVerb> {
+    let presets: Vec<&str> = names.presets.iter().map(|preset| preset.name).collect();
+    let built_in: Vec<&str> = names.built_in.iter().map(|built_in| built_in.name).collect();
+    // install.sh reads these lines.
+    let mut ending = String::new();
+    for (title, names) in [("presets", presets), ("built in", built_in)] {
+        if !names.is_empty() {
+            ending += &format!("\n{title}: {}\n", names.join(", "));
+        }
+    }
     Cli {
         program: "ipam-delegated",
         version: env!("CARGO_PKG_VERSION"),

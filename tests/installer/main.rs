@@ -24,8 +24,9 @@ const LIST: &str = ".ipam-delegated.installed";
 const SHORTCUT: &str = "to call it without its folder";
 
 /// What the program in shell says in its help: it has presets of its own.
-const PRESETS: &str = "[ \"$1\" != help ] || echo presets: host-local, etcd, host-etcd, \
-     kube-node, node-annotation, whereabouts, rack-local, site-local, absolute, relative, copied, kept\n";
+const PRESETS: &str = "[ \"$1\" != help ] || printf 'presets: host-local, etcd, host-etcd, \
+     kube-node, node-annotation, whereabouts, rack-local, site-local, absolute, relative, copied, \
+     kept\\nbuilt in: ipam-ds-static\\n'\n";
 
 /// A release and a plugin folder, both with a space in their path.
 struct Site {

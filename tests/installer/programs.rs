@@ -39,6 +39,22 @@ fn a_folder_is_made_and_gets_every_program() {
 }
 
 #[test]
+fn a_chain_of_another_version_gets_no_link_for_a_selector_that_it_lacks() {
+    let site = Site::new();
+    site.install(&[]);
+    site.program("ipam-delegated", "#!/bin/sh\n[ \"$1\" != help ] || echo presets: host-local\n");
+    let text = site.refused(&["--only", "ipam-delegated"]);
+    assert!(text.contains("this version is not ipam-ds-static"), "{text}");
+    site.install(&[]);
+    assert!(!site.is_linked("ipam-ds-static"));
+    assert_eq!(site.read("ipam-ds-static"), b"#!/bin/sh\necho ipam-ds-static 1\n");
+    // And back: the link is last.
+    site.version("2");
+    site.install(&[]);
+    assert!(site.is_linked("ipam-ds-static"));
+}
+
+#[test]
 fn the_selectors_that_are_links_are_those_of_the_program() {
     let script = fs::read_to_string(source("install.sh")).unwrap();
     let linked = script.lines().find_map(|line| line.trim().strip_prefix("built_in=")).unwrap();

@@ -46,7 +46,23 @@ pub struct Reply {
 /// Called without `CNI_COMMAND`, it prints for a person: the answer of [`Delegate::cli`] to the
 /// arguments that [`Delegate::expand_args`] returns, else what program it is.
 pub fn run(name: &'static str, delegate: impl Delegate) -> ExitCode {
+    if let Some(error) = refuse_chains_place(name) {
+        line_to_stderr(&format!("{name}: {}", error.in_full()));
+        let reply = Reply::error(Version::NEWEST, &error);
+        write_without_waiting(rustix::stdio::stdout(), reply.stdout.as_bytes());
+        return ExitCode::FAILURE;
+    }
     run_dyn(name, &delegate)
+}
+
+/// The error of a delegate in the file of `ipam-delegated`: a tool has copied it through a link. As the
+/// chain, a selector would release nothing and succeed.
+fn refuse_chains_place(name: &str) -> Option<Error> {
+    let file = std::env::current_exe().ok()?;
+    let is_chain = file.file_name().is_some_and(|file| file == "ipam-delegated");
+    let message = format!("{} is the program {name}, copied through a link", file.display());
+    let error = Error::new(ErrorCode::INVALID_CONFIG, message);
+    is_chain.then(|| error.advise("run install.sh again, which replaces names by a rename"))
 }
 
 /// [`run`] for a program that chooses its delegate when it is called.
@@ -149,10 +165,12 @@ pub fn serve(name: &'static str, delegate: &dyn Delegate, environment: Environme
         }
         (Ok(stdin), Ok(settings)) => {
             let verbose = settings.verbose.then(|| settings.log_dir.clone());
-            answer_with(delegate, environment, &stdin, settings, |request| match request {
+            let parsed = |request: Result<&Request, &Error>| match request {
                 Ok(request) => start_log(name, request),
                 Err(error) => log_refusal(name, verbose, error),
-            })
+            };
+            let failed = |error: &Error| error!("{}: {}", error.code(), error.in_full());
+            answer_with(delegate, environment, &stdin, settings, parsed, failed)
         }
     };
     deliver(name, delegate, reply)
@@ -180,7 +198,7 @@ pub fn answer(
     stdin: &[u8],
     settings: Settings,
 ) -> Reply {
-    answer_with(delegate, environment, stdin, settings, |_| ())
+    answer_with(delegate, environment, stdin, settings, |_| (), |_| ())
 }
 
 fn answer_with(
@@ -189,6 +207,7 @@ fn answer_with(
     stdin: &[u8],
     settings: Settings,
     log_parsed: impl FnOnce(Result<&Request, &Error>),
+    log_failed: impl FnOnce(&Error),
 ) -> Reply {
     let verb = environment.verb().and_then(|verb| {
         let missing = "required env variables [CNI_COMMAND] missing";
@@ -208,7 +227,7 @@ fn answer_with(
     let reply = match dispatch(delegate, &request) {
         Ok(reply) => reply,
         Err(error) => {
-            error!("{}: {}", error.code(), error.in_full());
+            log_failed(&error);
             Reply::error(version, &error)
         }
     };
