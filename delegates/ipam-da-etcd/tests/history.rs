@@ -2,7 +2,7 @@
 //! stopped all the while: no address ever has two holders, every call ends, and nothing is left in
 //! the end.
 //!
-//! Every day a tenth of it runs; `IPAM_DELEGATED_TESTS=full` runs all of it, `IPAM_DELEGATED_SEED`
+//! Every day a tenth of it runs, and a twentieth beside old nodes; `IPAM_DELEGATED_TESTS=full` runs all of it, `IPAM_DELEGATED_SEED`
 //! sets the seed.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
