@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
@@ -76,6 +76,28 @@ impl Turns {
         kills: u64,
         meanwhile: impl FnOnce(&Mutex<Plays>) -> T,
     ) -> (Plays, T) {
+        self.play_until(&AtomicBool::new(true), nodes, count, kills, meanwhile)
+    }
+
+    /// The same, and old nodes go on until the other thing is done: it may take more calls.
+    pub fn play_throughout<T>(
+        &self,
+        nodes: &[&dyn OldNode],
+        count: usize,
+        kills: u64,
+        meanwhile: impl FnOnce(&Mutex<Plays>) -> T,
+    ) -> (Plays, T) {
+        self.play_until(&AtomicBool::new(false), nodes, count, kills, meanwhile)
+    }
+
+    fn play_until<T>(
+        &self,
+        is_over: &AtomicBool,
+        nodes: &[&dyn OldNode],
+        count: usize,
+        kills: u64,
+        meanwhile: impl FnOnce(&Mutex<Plays>) -> T,
+    ) -> (Plays, T) {
         let plays = Mutex::default();
         self.working.store(nodes.len(), Ordering::Relaxed);
         let done = thread::scope(|scope| {
@@ -84,9 +106,11 @@ impl Turns {
                 let count = count.div_ceil(nodes.len());
                 scope.spawn(move || {
                     let _working = Working(&self.working);
-                    OldWorker::new(*node, plays, random).run(count, kills, &self.old);
+                    let worker = OldWorker::new(*node, plays, random);
+                    worker.run(count, kills, &self.old, is_over);
                 });
             }
+            let _over = Over(is_over);
             meanwhile(&plays)
         });
         (plays.into_inner().unwrap(), done)
@@ -116,6 +140,15 @@ impl fmt::Display for Plays {
     }
 }
 
+/// Ends the work of old nodes, also after a panic.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Counts a node until it ends, in whatever way.
 struct Working<'a>(&'a AtomicUsize);
 
@@ -138,9 +171,11 @@ impl<'a> OldWorker<'a> {
         Self { node, plays, random, may_hold: [false; CONTAINERS] }
     }
 
-    /// Makes so many calls, and releases what is left then.
-    fn run(mut self, count: usize, kills: u64, made: &AtomicUsize) {
-        for _ in 0..count {
+    /// Makes so many calls, or more until it is over, and releases what is left then.
+    fn run(mut self, count: usize, kills: u64, made: &AtomicUsize, is_over: &AtomicBool) {
+        let mut calls = 0;
+        while calls < count || !is_over.load(Ordering::Relaxed) {
+            calls += 1;
             let place = self.random.below(CONTAINERS as u64) as usize;
             let is_killed = self.random.below(1000) < kills;
             let killed_after = is_killed.then(|| self.random.below(REQUESTS) as usize);

@@ -60,7 +60,7 @@ pub fn assert_sound_through_faults(
     let faults = Faults::new(cluster, workload.seed, kinds, every, Duration::from_secs(seconds));
     let (mut report, (plays, windows)) = workload.run_while(nodes, |progress| {
         let faults = |_: &_| faults.run(progress);
-        nodes.turns().play(old_nodes, all - operations, OLD_KILLS, faults)
+        nodes.turns().play_throughout(old_nodes, all - operations, OLD_KILLS, faults)
     });
     let met: BTreeSet<Fault> = windows.iter().map(|window| window.fault).collect();
     let faults = format!("{} faults in {:.0?}", windows.len(), began.elapsed());
