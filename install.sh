@@ -245,7 +245,7 @@ known_programs() {
     done | grep -v '^ipam-delegated$' | sort -u
 }
 
-# Asks the ipam-delegated that is to be installed what it has. One of another version may lack a
+# Asks the ipam-delegated of this run what it has. One of another version may lack a
 # built-in selector, and would refuse a link to itself.
 ask_program() {
     help=''
