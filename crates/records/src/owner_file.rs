@@ -233,9 +233,7 @@ impl OwnerFile {
 
     /// Notes that the outcome of a request is known.
     pub(crate) fn end_attempt(&mut self, attempt: &Attempt) {
-        let Some(mut note) = self.note.clone() else { return };
-        note.attempts.retain(|other| other != attempt);
-        self.write(note);
+        self.keep_attempts(|other| other != attempt);
     }
 
     /// Notes a request that ends the owner's hold of a record, before it is sent: the record may be
@@ -250,18 +248,20 @@ impl OwnerFile {
 
     /// Notes that the outcome of a record's release is known.
     pub(crate) fn end_release(&mut self, id: &str) {
-        let Some(mut note) = self.note.clone() else { return };
-        note.attempts.retain(|attempt| !attempt.ends(id));
-        if self.note.as_ref() != Some(&note) {
-            self.write(note);
-        }
+        self.keep_attempts(|attempt| !attempt.ends(id));
     }
 
     /// Forgets the replaced records, because they stay deleted, or the next list shows them.
     pub(crate) fn forget_replaced(&mut self) {
+        self.keep_attempts(|attempt| !attempt.replaces());
+    }
+
+    fn keep_attempts(&mut self, stays: impl Fn(&Attempt) -> bool) {
         let Some(mut note) = self.note.clone() else { return };
-        note.attempts.retain(|attempt| !attempt.replaces());
-        self.write(note);
+        note.attempts.retain(stays);
+        if self.note.as_ref() != Some(&note) {
+            self.write(note);
+        }
     }
 
     /// Notes the records that a release leaves, and whether there are others. An attempt that may

@@ -59,10 +59,12 @@ pub fn run(name: &'static str, delegate: impl Delegate) -> ExitCode {
 /// chain, a selector would release nothing and succeed.
 fn refuse_chains_place(name: &str) -> Option<Error> {
     let file = std::env::current_exe().ok()?;
-    let is_chain = file.file_name().is_some_and(|file| file == "ipam-delegated");
+    if file.file_name()? != "ipam-delegated" {
+        return None;
+    }
     let message = format!("{} is the program {name}, copied through a link", file.display());
     let error = Error::new(ErrorCode::INVALID_CONFIG, message);
-    is_chain.then(|| error.advise("run install.sh again, which replaces names by a rename"))
+    Some(error.advise("run install.sh again, which replaces names by a rename"))
 }
 
 /// [`run`] for a program that chooses its delegate when it is called.
