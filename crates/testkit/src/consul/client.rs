@@ -12,7 +12,9 @@ use crate::servers::http::Answer;
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A client of one server, with a token or as nobody. What is not said to try has to succeed.
+/// A client of one server, with or without a token. What is not said to try has to succeed.
+///
+/// Reads are `consistent`: a leader that was stopped answers others from its past for a moment.
 #[derive(Clone, Debug)]
 pub struct Client {
     place: Place,
@@ -84,7 +86,7 @@ impl Client {
 
     #[track_caller]
     pub fn entry(&self, key: &str) -> Option<Entry> {
-        entries(self.ask("GET", &kv(key), b"")).pop()
+        entries(self.ask("GET", &format!("{}?consistent", kv(key)), b"")).pop()
     }
 
     #[track_caller]
@@ -115,7 +117,7 @@ impl Client {
     /// The keys that begin with a prefix, sorted.
     #[track_caller]
     pub fn keys(&self, prefix: &str) -> Vec<String> {
-        let answer = self.ask("GET", &format!("{}?keys", kv(prefix)), b"");
+        let answer = self.ask("GET", &format!("{}?keys&consistent", kv(prefix)), b"");
         if answer.status == 404 {
             return Vec::new();
         }
@@ -125,7 +127,7 @@ impl Client {
     /// The same with their values.
     #[track_caller]
     pub fn list(&self, prefix: &str) -> Vec<Entry> {
-        entries(self.ask("GET", &format!("{}?recurse", kv(prefix)), b""))
+        entries(self.ask("GET", &format!("{}?recurse&consistent", kv(prefix)), b""))
     }
 
     /// A transaction of operations as in `{"Verb": "cas", "Key": …, "Value": …, "Index": …}`; a
