@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use crate::ledger::{RecordLedger, Revision};
 use crate::mark::{OwnerMark, PREFIX};
 use crate::pools;
-use crate::server::{AddressRecord, ListQuery, Listed, Listing, RecordServer, Subnet};
+use crate::server::{AddressRecord, ListDetail, ListQuery, Listed, Listing, RecordServer, Subnet};
 
 /// Receives the records of a subnet that a filter lets through.
 struct Collected<F> {
@@ -52,7 +52,7 @@ impl<S: RecordServer> RecordLedger<S> {
                 }
             };
             let mut listing = Collected { records: Vec::new(), filter: of_node };
-            let query = ListQuery { start: None, whole_records: true };
+            let query = ListQuery { start: None, detail: ListDetail::Whole };
             if self.server.list(&subnet.id, query, &mut listing)? == Listed::NoSubnet {
                 self.memory.forget_subnet(&subnet.id);
                 continue;
@@ -117,7 +117,7 @@ impl<S: RecordServer> RecordLedger<S> {
             // An owner has one record for each pool.
             let most = pools.get(&subnet.id).copied().unwrap_or(1);
             let mut listing = Collected { records: Vec::new(), filter: |_: &AddressRecord| true };
-            let query = ListQuery { start: None, whole_records: true };
+            let query = ListQuery { start: None, detail: ListDetail::Whole };
             self.server.list(&subnet.id, query, &mut listing)?;
             let mut addresses: BTreeMap<IpAddr, Vec<&AddressRecord>> = BTreeMap::new();
             let mut owners: BTreeMap<String, Vec<&AddressRecord>> = BTreeMap::new();

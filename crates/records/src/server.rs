@@ -179,8 +179,19 @@ impl Subnet {
 pub struct ListQuery<'a> {
     /// Only those whose text begins so are needed. The server may show more.
     pub start: Option<&'a str>,
-    /// Each record needs id, stamp and time. Otherwise address and text are enough.
-    pub whole_records: bool,
+    /// The needed parts of each record.
+    pub detail: ListDetail,
+}
+
+/// The parts of each record that a list has to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListDetail {
+    /// Address and text.
+    Texts,
+    /// All of it.
+    Whole,
+    /// All of it, for records that a list has shown: others may be missing.
+    Shown,
 }
 
 /// The receiver of a list.

@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::SystemTime;
 
-use ipam_kit::Result;
 use ipam_kit::allocate::Owner;
 use ipam_kit::host::is_old;
+use ipam_kit::{Error, ErrorCode, Result};
 
 use crate::mark::OwnerMark;
 use crate::node_records::NodeRecord;
-use crate::server::{AddressRecord, ListQuery, Listed, Listing, RecordServer, Subnet};
+use crate::server::{AddressRecord, ListDetail, ListQuery, Listed, Listing, RecordServer, Subnet};
+
+/// How often a list is read until it shows the ids of the records that another list has shown.
+const LOOKS: u32 = 3;
 
 /// The subjects of a look at a subnet, beside the addresses in use.
 #[derive(Clone, Debug)]
@@ -108,15 +111,23 @@ impl SubnetSight {
         start: Option<&str>,
     ) -> Result<Option<Self>> {
         let mut sight = Self::new(subnet, watch);
-        for whole_records in [false, true] {
-            let query = ListQuery { start, whole_records };
-            match server.list(&subnet.id, query, &mut sight)? {
-                Listed::NoSubnet => return Ok(None),
-                Listed::All => sight.is_whole = true,
-                Listed::Queried => sight.is_whole = false,
+        let query = ListQuery { start, detail: ListDetail::Texts };
+        match server.list(&subnet.id, query, &mut sight)? {
+            Listed::NoSubnet => return Ok(None),
+            Listed::All => sight.is_whole = true,
+            Listed::Queried => sight.is_whole = false,
+        }
+        let mut looks = 0;
+        while let Some(address) = sight.incomplete() {
+            if looks == LOOKS {
+                let message =
+                    format!("{}: the record of {address} changes while it is read", S::NAME);
+                return Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"));
             }
-            if !sight.needs_whole_records() {
-                break;
+            looks += 1;
+            let query = ListQuery { start, detail: ListDetail::Shown };
+            if server.list(&subnet.id, query, &mut Completion(&mut sight))? == Listed::NoSubnet {
+                return Ok(None);
             }
         }
         Ok(Some(sight))
@@ -132,15 +143,16 @@ impl SubnetSight {
             return Ok(false);
         }
         let id = self.subnet.id.clone();
-        let query = ListQuery { start: None, whole_records: true };
+        let query = ListQuery { start: None, detail: ListDetail::Whole };
         self.is_whole = server.list(&id, query, self)? == Listed::All;
         Ok(true)
     }
 
-    fn needs_whole_records(&self) -> bool {
-        let mut needed = self.own.iter().chain(&self.named).map(|marked| &marked.record);
-        needed.any(|record| record.id.is_empty())
-            || self.watched.values().chain(&self.unowned).any(|record| record.id.is_empty())
+    /// The address of a record that is needed with its id, and was shown without it.
+    fn incomplete(&self) -> Option<IpAddr> {
+        let marked = self.own.iter().chain(&self.named).map(|marked| &marked.record);
+        let mut needed = marked.chain(self.watched.values()).chain(&self.unowned);
+        needed.find(|record| record.id.is_empty()).map(|record| record.address)
     }
 
     /// A record of the owner. If the list does not show its id, it is the known one of its address; of
@@ -251,6 +263,36 @@ impl Listing for SubnetSight {
     }
 }
 
+/// The receiver of a list that shows the ids of records that are known without them.
+struct Completion<'a>(&'a mut SubnetSight);
+
+impl Listing for Completion<'_> {
+    fn begin(&mut self) {}
+
+    fn take(&mut self, record: AddressRecord) {
+        let SubnetSight { own, named, watched, unowned, .. } = &mut *self.0;
+        complete(own.iter_mut().chain(named).map(|marked| &mut marked.record), &record);
+        complete(watched.get_mut(&record.address).into_iter(), &record);
+        complete(unowned.iter_mut(), &record);
+    }
+}
+
+/// Writes a record over the first of the same address and text that has no id.
+fn complete<'a>(known: impl Iterator<Item = &'a mut AddressRecord>, record: &AddressRecord) {
+    let mut incomplete = None;
+    for known in known.filter(|known| known.address == record.address) {
+        if known.id == record.id {
+            return;
+        }
+        if known.id.is_empty() && known.text == record.text && incomplete.is_none() {
+            incomplete = Some(known);
+        }
+    }
+    if let Some(incomplete) = incomplete {
+        *incomplete = record.clone();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -352,15 +394,40 @@ mod tests {
         }
     }
 
+    fn without_id(record: AddressRecord) -> AddressRecord {
+        AddressRecord { id: String::new(), ..record }
+    }
+
     #[test]
     fn a_list_without_ids_is_enough_where_the_owners_records_are_known() {
         let mut sight = sight();
         sight.watch.known = [(ip(2), record(2, text("c1", None)))].into();
-        let shown = || AddressRecord { id: String::new(), ..record(2, text("c1", None)) };
-        sight.take(shown());
-        assert!(sight.own[0].record.id == "id-2" && !sight.needs_whole_records());
-        sight.take(shown());
-        assert!(sight.needs_whole_records(), "the second one is not known");
+        sight.take(without_id(record(2, text("c1", None))));
+        assert!(sight.own[0].record.id == "id-2" && sight.incomplete().is_none());
+        sight.take(without_id(record(2, text("c1", None))));
+        assert!(sight.incomplete().is_some(), "the second one is not known");
+    }
+
+    #[test]
+    fn another_list_brings_the_ids_of_the_shown_records_alone() {
+        let own = |id: &str, last| {
+            let record = record(last, text("c1", None));
+            AddressRecord { id: id.to_owned(), ..record }
+        };
+        let mut sight = sight();
+        for record in [own("", 2), own("", 2), own("", 9), record(3, text("c2", None))] {
+            sight.take(without_id(record));
+        }
+        let shown = [own("a", 2), own("a", 2), own("b", 9), record(9, "printer".into())];
+        // The list lacks one of the two at an address, then begins anew.
+        shown.into_iter().for_each(|record| Completion(&mut sight).take(record));
+        assert_eq!(sight.incomplete(), Some(ip(2)));
+        for record in [own("a", 2), own("c", 2), own("d", 2), own("e", 4)] {
+            Completion(&mut sight).take(record);
+        }
+        let ids: Vec<_> = sight.own.iter().map(|own| &*own.record.id).collect();
+        assert_eq!((ids, &*sight.watched[&ip(9)].id), (vec!["a", "c", "b"], "b"));
+        assert_eq!(sight.used, [2, 3, 9].map(ip).into());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The node's memory of answers: how long lists are, whether the server refuses a user an export,
-//! and whether it limits a user's requests.
+//! The node's memory of answers: whether the server refuses a user an export, and whether it limits
+//! a user's requests.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,8 +19,6 @@ pub(crate) struct AnswerHints {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct HintRecord {
-    /// The number of records of subnets with more than one page.
-    long: BTreeMap<String, usize>,
     /// When each user was refused an export, in milliseconds since 1970.
     refusals: BTreeMap<String, u64>,
     /// When each user last sent too many requests, in milliseconds since 1970.
@@ -33,23 +31,6 @@ const DAY: u64 = 86_400_000;
 impl AnswerHints {
     pub(crate) fn read(path: PathBuf, user: &str) -> Self {
         Self { memory: StoreMemory::read(path), user: user.to_owned() }
-    }
-
-    /// Whether a subnet has more records than a page.
-    pub(crate) fn is_long(&self, subnet: &str) -> bool {
-        self.memory.record().long.contains_key(subnet)
-    }
-
-    pub(crate) fn remember_length(&mut self, subnet: &str, count: usize, page: usize) {
-        if count <= page && self.is_long(subnet) {
-            self.memory.remember_hint(|record| {
-                record.long.remove(subnet);
-            });
-        } else if count > page && !self.is_long(subnet) {
-            self.memory.remember_hint(|record| {
-                record.long.insert(subnet.to_owned(), count);
-            });
-        }
     }
 
     /// Whether the user may export: the server has not refused it lately.
@@ -91,9 +72,7 @@ mod tests {
         let hints = |user: &str| AnswerHints::read(folder.path().join("lists.json"), user);
         hints("a").remember_refusal();
         hints("a").remember_limit();
-        hints("b").remember_length("s", 150, 100);
         assert!(!hints("a").may_export() && hints("b").may_export());
         assert!(hints("a").limited().is_some() && hints("b").limited().is_none());
-        assert!(hints("a").is_long("s"));
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
-use std::ops::ControlFlow;
 
 use ipam_kit::{Error, ErrorCode, Result};
 use ipam_servers::{HttpAnswer, Method, each_element};
@@ -46,18 +45,18 @@ pub(crate) struct ListPage<T> {
     is_last: bool,
 }
 
-/// The outcome of reading a list.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum PagesRead {
-    All,
-    /// The server has no such list.
-    NoList,
-    /// The receiver needs no more elements.
-    Left,
+/// How often a list is read. A page is two looks at the database: the server counts the rows, then
+/// reads that many of them. A row that is added between pushes the last one out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rounds {
+    /// Once, if the list has one page: it may lack an element.
+    One,
+    /// Until two rounds in a row show the same elements.
+    UntilSame,
 }
 
-/// Reads a list, and gives each page to `each`: again from the first, until all elements were
-/// shown.
+/// Reads a list, and gives each page to `each`: again from the first, until enough rounds were
+/// read. False if the server has no such list.
 ///
 /// # Errors
 /// The server cannot be reached, or refuses. The list has too many elements, or changes each time
@@ -65,20 +64,22 @@ pub(crate) enum PagesRead {
 pub(crate) fn read_pages<T: DeserializeOwned + Identified>(
     client: &mut ApiClient,
     list: &str,
-    each: &mut dyn FnMut(ListPage<T>) -> Result<ControlFlow<()>>,
-) -> Result<PagesRead> {
-    let read = read_rounds(list, |number| read_page(client, list, number), each);
+    rounds: Rounds,
+    each: &mut dyn FnMut(ListPage<T>) -> Result<()>,
+) -> Result<bool> {
+    let read = read_rounds(list, rounds, |number| read_page(client, list, number), each);
     read.map_err(|error| client.redacted(error))
 }
 
-/// A list of one page is one look at the database. While several pages are read, an element may
-/// move to a page that was read before. So a longer list counts if two rounds in a row show the
-/// same elements, and as many as each page says.
+/// Two rounds agree if they show the same ids, and as many as each page says. An element that was
+/// there all the time is among them: for each that hides it in the second round, another one of the
+/// first round would have to be missing when the server counts, and be there again.
 fn read_rounds<T: Identified>(
     list: &str,
+    rounds: Rounds,
     mut read: impl FnMut(usize) -> Result<Option<ListPage<T>>>,
-    each: &mut dyn FnMut(ListPage<T>) -> Result<ControlFlow<()>>,
-) -> Result<PagesRead> {
+    each: &mut dyn FnMut(ListPage<T>) -> Result<()>,
+) -> Result<bool> {
     let mut before: Option<BTreeSet<String>> = None;
     for _ in 0..ROUNDS {
         let (mut ids, mut counts) = (BTreeSet::new(), BTreeSet::new());
@@ -86,7 +87,7 @@ fn read_rounds<T: Identified>(
         loop {
             let Some(mut page) = read(pages + 1)? else {
                 if pages == 0 {
-                    return Ok(PagesRead::NoList);
+                    return Ok(false);
                 }
                 break;
             };
@@ -102,25 +103,23 @@ fn read_rounds<T: Identified>(
             counts.insert(page.count);
             // A page without a new element is one that the server repeats.
             let is_last = page.is_last || page.elements.is_empty();
-            if each(page)?.is_break() {
-                return Ok(PagesRead::Left);
-            }
+            each(page)?;
             if is_last {
                 break;
             }
         }
         let agrees = counts.len() == 1 && counts.contains(&ids.len());
-        if agrees && (pages == 1 || before.as_ref() == Some(&ids)) {
-            return Ok(PagesRead::All);
+        // The server does not look for rows where it counts none.
+        let is_one_look = ids.is_empty() || rounds == Rounds::One && pages == 1;
+        if agrees && (is_one_look || before.as_ref() == Some(&ids)) {
+            return Ok(true);
         }
         before = Some(ids);
     }
     let message = format!("OpenWISP: the list {list} changed each of {ROUNDS} times it was read");
     Err(Error::new(ErrorCode::TRY_AGAIN, message).advise(match list {
         SUBNETS => "call again when no subnets are added or deleted",
-        _ => {
-            "call again; a user with the right to add subnets reads a long list of records in one request"
-        }
+        _ => "call again; a user with the right to add subnets reads all records in one request",
     }))
 }
 
@@ -196,12 +195,13 @@ mod tests {
         Some(ListPage { number, elements, clock, count: state.len(), is_last })
     }
 
-    /// Reads a list of which each request shows the next state: the elements that were shown, and
-    /// the number of requests.
-    fn read(states: &[&str]) -> (Result<PagesRead>, String, usize) {
+    /// Reads a list of which each request shows the next state: whether it exists, the elements that
+    /// were shown, and the number of requests.
+    fn read(rounds: Rounds, states: &[&str]) -> (Result<bool>, String, usize) {
         let (mut requests, mut shown) = (0, String::new());
         let outcome = read_rounds::<String>(
             "list",
+            rounds,
             |number| {
                 let state = states[requests.min(states.len() - 1)];
                 requests += 1;
@@ -212,23 +212,34 @@ mod tests {
                     shown.clear();
                 }
                 shown.extend(page.elements);
-                Ok(ControlFlow::Continue(()))
+                Ok(())
             },
         );
         (outcome, shown, requests)
     }
 
     #[test]
-    fn a_list_of_one_page_is_read_once_and_a_longer_one_until_two_rounds_agree() {
+    fn a_list_is_read_until_two_rounds_agree() {
         for (states, shown, requests) in [
-            (&["ab"][..], "ab", 1),
+            (&["ab"][..], "ab", 2),
             (&[""][..], "", 1),
+            // The server counts two, then a is added and pushes the last one out.
+            (&["ac", "acz"][..], "acz", 5),
             (&["abcd"][..], "abcd", 4),
             // One goes and one comes: c moves to the page that was read, and all counts agree.
             (&["abcd", "bcde"][..], "bcde", 6),
         ] {
-            let (outcome, found, sent) = read(states);
-            assert_eq!(outcome.unwrap(), PagesRead::All);
+            let (outcome, found, sent) = read(Rounds::UntilSame, states);
+            assert!(outcome.unwrap());
+            assert_eq!((&*found, sent), (shown, requests), "{states:?}");
+        }
+    }
+
+    #[test]
+    fn one_round_is_enough_for_one_page_if_an_element_may_be_missing() {
+        for (states, shown, requests) in [("ab", "ab", 1), ("abcd", "abcd", 4)] {
+            let (outcome, found, sent) = read(Rounds::One, &[states]);
+            assert!(outcome.unwrap());
             assert_eq!((&*found, sent), (shown, requests), "{states:?}");
         }
     }
@@ -238,7 +249,7 @@ mod tests {
         let states: Vec<String> =
             (0..100).map(|n: u8| format!("abc{}", char::from(b'A' + n % 26))).collect();
         let states: Vec<&str> = states.iter().map(String::as_str).collect();
-        assert_eq!(read(&states).0.unwrap_err().code().number(), 11);
+        assert_eq!(read(Rounds::UntilSame, &states).0.unwrap_err().code().number(), 11);
     }
 
     #[test]
@@ -247,12 +258,13 @@ mod tests {
             let mut requests = 0;
             let outcome = read_rounds::<String>(
                 "list",
+                Rounds::UntilSame,
                 |number| {
                     requests += 1;
                     assert!(requests <= most, "{count}: {requests} requests");
                     Ok(page("abcd", 1).map(|page| ListPage { number, count, ..page }))
                 },
-                &mut |_| Ok(ControlFlow::Continue(())),
+                &mut |_| Ok(()),
             );
             assert_eq!(outcome.unwrap_err().code().number(), code, "{count}");
         }

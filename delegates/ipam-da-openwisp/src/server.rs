@@ -2,14 +2,14 @@
 
 use std::io::Read;
 use std::net::IpAddr;
-use std::ops::ControlFlow;
 
 use ipam_kit::delegate::Deadline;
 use ipam_kit::keys::Key;
 use ipam_kit::{Error, ErrorCode, Request, Result};
 use ipam_records::RecordServer;
 use ipam_records::server::{
-    AddressRecord, Created, Deleted, ListQuery, Listed, Listing, Rewritten, ServerRules, Subnet,
+    AddressRecord, Created, Deleted, ListDetail, ListQuery, Listed, Listing, Rewritten,
+    ServerRules, Subnet,
 };
 use ipam_servers::{HttpAnswer, Method, Secrets, escape};
 use log::warn;
@@ -21,7 +21,7 @@ use crate::client::{ApiClient, Ask, RAISE_RATE};
 use crate::config::{KEYS, OpenWispConfig, Organization};
 use crate::export::each_row;
 use crate::hints::AnswerHints;
-use crate::pages::{MOST, PAGE, PagesRead, SUBNETS, read_pages, read_refusal, too_many};
+use crate::pages::{MOST, Rounds, SUBNETS, read_pages, read_refusal, too_many};
 
 /// An OpenWISP with openwisp-ipam.
 #[derive(Debug)]
@@ -51,29 +51,20 @@ impl OpenWisp {
     fn list_pages(
         &mut self,
         subnet: &str,
-        whole_records: bool,
+        rounds: Rounds,
         listing: &mut dyn Listing,
     ) -> Result<Listed> {
         let list = format!("subnet/{}/ip-address/", escape(subnet));
-        let Self { client, hints, .. } = self;
-        let read = read_pages::<AddressJson>(client, &list, &mut |page| {
+        let exists = read_pages::<AddressJson>(&mut self.client, &list, rounds, &mut |page| {
             if page.number == 1 {
                 listing.begin();
-                hints.remember_length(subnet, page.count, PAGE);
-                if page.count > PAGE && !whole_records && hints.may_export() {
-                    return Ok(ControlFlow::Break(()));
-                }
             }
             for json in page.elements {
                 listing.take(json.record(Some(subnet), page.clock)?);
             }
-            Ok(ControlFlow::Continue(()))
+            Ok(())
         })?;
-        match read {
-            PagesRead::All => Ok(Listed::All),
-            PagesRead::NoList => self.prove_absent(subnet),
-            PagesRead::Left => self.export(subnet, listing),
-        }
+        if exists { Ok(Listed::All) } else { self.prove_absent(subnet) }
     }
 
     /// Reads all records of a subnet in one request, without their ids.
@@ -115,9 +106,23 @@ impl OpenWisp {
                     "reads page by page: OpenWISP refuses an export, which needs the right to add subnets, or its answer may be incomplete"
                 );
                 self.hints.remember_refusal();
-                self.list_pages(subnet, true, listing)
+                self.list_pages(subnet, Rounds::UntilSame, listing)
             }
         }
+    }
+
+    /// The subnets of the organization.
+    fn seen_subnets(&mut self, rounds: Rounds) -> Result<Vec<Subnet>> {
+        let mut found: Vec<SubnetJson> = Vec::new();
+        read_pages::<SubnetJson>(&mut self.client, SUBNETS, rounds, &mut |page| {
+            if page.number == 1 {
+                found.clear();
+            }
+            found.extend(page.elements);
+            Ok(())
+        })?;
+        let seen = seen_subnets(found, &self.organization);
+        seen.map_err(|error| self.client.redacted(error))
     }
 
     /// Proves that a subnet does not exist. For a subnet of an organization that the user does not
@@ -233,17 +238,14 @@ impl RecordServer for OpenWisp {
         self.is_of_provider
     }
 
-    fn subnets(&mut self, _wanted: &str, each: &mut dyn FnMut(Subnet)) -> Result<()> {
-        let mut found: Vec<SubnetJson> = Vec::new();
-        read_pages::<SubnetJson>(&mut self.client, SUBNETS, &mut |page| {
-            if page.number == 1 {
-                found.clear();
-            }
-            found.extend(page.elements);
-            Ok(ControlFlow::Continue(()))
-        })?;
-        let seen = seen_subnets(found, &self.organization);
-        let mut seen = seen.map_err(|error| self.client.redacted(error))?;
+    fn subnets(&mut self, wanted: &str, each: &mut dyn FnMut(Subnet)) -> Result<()> {
+        let mut seen = Vec::new();
+        if !wanted.is_empty() {
+            seen = self.seen_subnets(Rounds::One)?;
+        }
+        if !seen.iter().any(|subnet| subnet.is_meant_by(wanted)) {
+            seen = self.seen_subnets(Rounds::UntilSame)?;
+        }
         if self.organization == Organization::Shared
             && let Some(first) = seen.first()
             && !self.may_change(&first.id)?
@@ -262,10 +264,13 @@ impl RecordServer for OpenWisp {
         query: ListQuery<'_>,
         listing: &mut dyn Listing,
     ) -> Result<Listed> {
-        if !query.whole_records && self.hints.is_long(subnet) && self.hints.may_export() {
-            return self.export(subnet, listing);
+        match query.detail {
+            ListDetail::Texts if self.hints.may_export() => self.export(subnet, listing),
+            ListDetail::Texts | ListDetail::Whole => {
+                self.list_pages(subnet, Rounds::UntilSame, listing)
+            }
+            ListDetail::Shown => self.list_pages(subnet, Rounds::One, listing),
         }
-        self.list_pages(subnet, query.whole_records, listing)
     }
 
     fn read(&mut self, id: &str) -> Result<Option<AddressRecord>> {

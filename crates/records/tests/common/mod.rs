@@ -16,7 +16,8 @@ use ipam_kit::keys::Key;
 use ipam_kit::{Error, ErrorCode, Request, Result};
 use ipam_records::RecordServer;
 use ipam_records::server::{
-    AddressRecord, Created, Deleted, ListQuery, Listed, Listing, Rewritten, ServerRules, Subnet,
+    AddressRecord, Created, Deleted, ListDetail, ListQuery, Listed, Listing, Rewritten,
+    ServerRules, Subnet,
 };
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -307,7 +308,7 @@ impl RecordServer for Fake {
             if query.start.is_some_and(|start| !record.text.starts_with(start)) {
                 continue;
             }
-            if self.store.kind.omits_ids && !query.whole_records {
+            if self.store.kind.omits_ids && query.detail == ListDetail::Texts {
                 record = AddressRecord {
                     id: String::new(),
                     stamp: String::new(),

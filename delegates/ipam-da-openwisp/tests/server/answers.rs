@@ -1,7 +1,7 @@
 //! A server that is away, slow, or says what OpenWISP does not: a clear error in time, and nothing
 //! is lost.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ipam_testkit::fake_http::{Fake, Reply, answering, http};
@@ -253,6 +253,41 @@ fn a_repeated_page_does_not_complete_a_list() {
     let (code, text) = brief(&node, "ADD", &json!({})).failure();
     assert!([11, 103].contains(&code), "{code} {text}");
     assert_eq!(site.records().len(), 150);
+}
+
+/// The server counts the records and then reads that many. If one is added between, the last one is
+/// missing.
+#[test]
+fn a_list_that_lacks_its_last_record_hides_no_lease() {
+    let site = Site::new();
+    let server = site.server;
+    server.record(&site.subnet, &site.host(10), "of others");
+    let path = format!("ipam/subnet/{}/ip-address/?page_size=100", site.subnet);
+    let list = path.clone();
+    let first = Arc::new(Mutex::new(None));
+    let answer = first.clone();
+    let relay = Relay::deciding(&server.endpoint(), move |request| {
+        let is_list = request.target.ends_with(&list);
+        match is_list.then(|| answer.lock().unwrap().take()).flatten() {
+            Some(text) => Fate::Answer(200, text),
+            // No right to export.
+            None if request.target.ends_with("/export/") => {
+                Fate::Answer(403, r#"{"detail":"Forbidden"}"#.to_owned())
+            }
+            None => Fate::Pass,
+        }
+    });
+    let node = site.node_at(&format!("http://{}", relay.endpoint()));
+    let node = node.with_in_pools("requested-ip", site.host(99));
+    node.add("c1");
+    std::fs::remove_dir_all(node.world.path("state/openwisp")).unwrap();
+    let mut list = server.ask("GET", &path, None).success().json();
+    list["results"].as_array_mut().unwrap().pop();
+    list["count"] = 1.into();
+    *first.lock().unwrap() = Some(list.to_string());
+    node.del("c1");
+    assert!(first.lock().unwrap().is_none(), "the list was not read");
+    assert_eq!(site.records().len(), 1);
 }
 
 #[test]
