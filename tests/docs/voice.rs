@@ -40,19 +40,22 @@ const FORBIDDEN: [(&str, &str, &str); 25] = [
 ];
 
 /// Scripts and manifests whose lines people read.
-const SCRIPTS: [&str; 20] = [
+const SCRIPTS: [&str; 23] = [
     "delegates/ipam-da-kube/deploy/crds.yaml",
     "delegates/ipam-da-kube/deploy/daemonset.yaml",
     "delegates/ipam-da-kube/deploy/keep-whereabouts-off.yaml",
     "delegates/ipam-da-kube/deploy/rbac.yaml",
     "delegates/ipam-da-kube/deploy/sticky.yaml",
     "delegates/ipam-da-openwisp/deploy/daemonset.yaml",
-    "delegates/ipam-da-openwisp/deploy/keep-token.sh",
     "delegates/ipam-da-openwisp/deploy/network-attachment-definition.yaml",
     "delegates/ipam-da-openwisp/deploy/secret.yaml",
+    "delegates/ipam-da-phpipam/deploy/daemonset.yaml",
+    "delegates/ipam-da-phpipam/deploy/network-attachment-definition.yaml",
+    "delegates/ipam-da-phpipam/deploy/secret.yaml",
     "delegates/ipam-ds-kube-node/deploy/Dockerfile",
     "delegates/ipam-ds-kube-node/deploy/daemonset.yaml",
     "delegates/ipam-ds-kube-node/deploy/keep-login.sh",
+    "delegates/ipam-ds-kube-node/deploy/keep-token.sh",
     "delegates/ipam-ds-kube-node/deploy/network-attachment-definitions.yaml",
     "delegates/ipam-ds-kube-node/deploy/rbac.yaml",
     "delegates/ipam-ds-kube-pod/deploy/rbac.yaml",

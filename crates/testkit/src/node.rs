@@ -287,7 +287,7 @@ impl<S: Store> Node<S> {
     }
 }
 
-fn program<S: Store>() -> String {
+pub(crate) fn program<S: Store>() -> String {
     format!("ipam-da-{}", S::NAME)
 }
 

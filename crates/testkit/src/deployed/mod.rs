@@ -3,6 +3,8 @@
 
 mod cluster;
 mod pod_host;
+mod record_server;
 
 pub use cluster::Cluster;
 pub use pod_host::{Keeper, PodHost};
+pub use record_server::assert_deployed;

@@ -10,11 +10,7 @@ use tempfile::TempDir;
 use crate::world::{Host, Outcome, binary, start, until, wait};
 
 /// The manifests and scripts of the image.
-const DEPLOY: [&str; 3] = [
-    "delegates/ipam-ds-kube-node/deploy",
-    "delegates/ipam-da-kube/deploy",
-    "delegates/ipam-da-openwisp/deploy",
-];
+const DEPLOY: [&str; 2] = ["delegates/ipam-ds-kube-node/deploy", "delegates/ipam-da-kube/deploy"];
 
 /// A host with the pod of the DaemonSet, whose containers run in a folder that has busybox and a release,
 /// and nothing that is not mounted into it.

@@ -6,6 +6,7 @@
 mod age;
 mod answers;
 mod chain;
+mod deploy;
 mod logins;
 mod memory;
 mod nodes;
