@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::node::{self, Node, Store, given, within};
+use crate::node::{self, Node, Store, given, program, within};
 use crate::openwisp::{self, ORGANIZATION, OpenWisp};
 use crate::phpipam::{self, PhpIpam};
-use crate::world::{Outcome, start, wait};
+use crate::world::{Outcome, World, binary, start, wait};
 
 /// The verbs that runtimes call.
 pub const VERBS: [&str; 4] = node::VERBS;
@@ -139,6 +139,18 @@ impl<'a, S: RecordServer> RecordSite<'a, S> {
     /// So many nodes, each with an identity of its own.
     pub fn nodes(&self, count: usize) -> Vec<Node<S>> {
         (0..count).map(|n| self.node().named(&format!("node-{n}"))).collect()
+    }
+
+    /// A chain on a node of its own, and a network of it that asks for an address of the subnet.
+    pub fn chain(&self) -> (World, Value) {
+        let (world, program) = (World::new(), program::<S>());
+        world.install(&binary("ipam-ds-static")).install(&binary(&program));
+        let node = self.node();
+        let mut network = world.network(json!(["ipam-ds-static", program]));
+        network["cniVersion"] = json!("1.1.0");
+        network["ipam"]["pools"] = node.pools;
+        network["ipam"][S::NAME] = node.store[S::NAME].clone();
+        (world, network)
     }
 
     #[track_caller]
@@ -270,4 +282,50 @@ pub fn assert_refused_until_accepted<S: RecordServer, B>(
     node.told(&["accept"]);
     node.add("c3");
     assert_eq!(site.records().len(), 2);
+}
+
+/// Whether a database that comes back lacks the latest records, or all of them, `reassert` on every
+/// node makes them again under their addresses. `prepare` changes each network.
+#[track_caller]
+pub fn assert_reasserted<S: RecordServer, B>(
+    server: &S,
+    back_up: impl Fn() -> B,
+    restore: impl Fn(&B),
+    prepare: impl Fn(&mut Value),
+) {
+    for (cidr, is_emptied) in [("10.2.0.0/24", false), ("10.3.0.0/24", true)] {
+        let site = RecordSite::on(server, cidr);
+        let mut nodes = [site.chain(), site.chain()];
+        for (world, network) in &mut nodes {
+            prepare(network);
+            world.conflist("10-net.conflist", network);
+        }
+        let succeed = |verb: &str, container: &str| {
+            for (world, network) in &nodes {
+                world.call(verb, container, network).success();
+            }
+        };
+        let empty = back_up();
+        succeed("ADD", "old");
+        let some = back_up();
+        succeed("ADD", "lost");
+        let right = site.addresses();
+        assert!(right.len() == 4 && right.values().all(|count| *count == 1), "{right:?}");
+
+        restore(if is_emptied { &empty } else { &some });
+        for words in [&["reassert", "--claim-only", "--yes"][..], &["reassert", "--yes"]] {
+            for (world, _) in &nodes {
+                let outcome = world.typed(words);
+                assert_eq!(outcome.exit, Some(0), "{words:?}: {outcome:?}");
+            }
+            assert_eq!(site.addresses(), right, "{words:?}");
+        }
+        succeed("ADD", "new");
+        let held = site.addresses();
+        assert!(held.len() == 6 && held.values().all(|count| *count == 1), "{held:?}");
+        for container in ["new", "lost", "old"] {
+            succeed("DEL", container);
+        }
+        site.assert_empty();
+    }
 }

@@ -2,48 +2,19 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use ipam_testkit::node::{addresses, named};
+use ipam_testkit::node::addresses;
 use ipam_testkit::openwisp::{ORGANIZATION, TOKEN};
 use ipam_testkit::world::{World, binary, wait};
 use serde_json::{Value, json};
 
 use crate::site::{PROGRAM, Site};
 
-/// A world with both programs, and a network that asks for an address of a site.
-pub fn chain(site: &Site<'_>) -> (World, Value) {
-    let world = World::new();
-    world.install(&binary("ipam-ds-static")).install(Path::new(PROGRAM));
-    let mut network = world.network(json!(["ipam-ds-static", "ipam-da-openwisp"]));
-    network["cniVersion"] = "1.1.0".into();
-    network["ipam"]["pools"] = named(&[&site.subnet]);
-    network["ipam"]["openwisp"] =
-        json!({"url": site.server.url(), "token": TOKEN, "organization": ORGANIZATION});
-    (world, network)
-}
-
-/// `ipam-delegated reassert` of a network, which succeeds.
-#[track_caller]
-pub fn reassert(world: &World, network: &Value) {
-    let folder = world.path("net.d");
-    fs::create_dir_all(&folder).unwrap();
-    let plugin = json!({"type": "bridge", "ipam": network["ipam"]});
-    let list = json!({"cniVersion": "1.0.0", "name": network["name"], "plugins": [plugin]});
-    fs::write(folder.join("10-net.conflist"), list.to_string()).unwrap();
-    let mut command = Command::new(binary("ipam-delegated"));
-    command.arg("reassert").arg(network["name"].as_str().unwrap()).args(["--yes", "--conf-dir"]);
-    command.arg(folder).arg("--state-dir").arg(world.path("state"));
-    command.arg("--cni-path").arg(world.path("bin"));
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let outcome = wait(command.spawn().unwrap());
-    assert_eq!(outcome.exit, Some(0), "{outcome:?}");
-}
-
 #[test]
 fn a_chain_gives_checks_and_releases() {
     let site = Site::new();
-    let (world, network) = chain(&site);
+    let (world, network) = site.chain();
     let result = world.call("ADD", "c1", &network).success();
     let records = site.records();
     assert_eq!(records.len(), 1);
@@ -66,7 +37,7 @@ fn a_chain_gives_checks_and_releases() {
 #[test]
 fn a_delegate_that_fails_later_takes_the_address_back() {
     let site = Site::new();
-    let (world, mut network) = chain(&site);
+    let (world, mut network) = site.chain();
     world.delegate(
         "ipam-da-zz",
         "[ $CNI_COMMAND != ADD ] || { printf '{\"code\":100,\"msg\":\"full\"}'; exit 1; }",
@@ -79,7 +50,7 @@ fn a_delegate_that_fails_later_takes_the_address_back() {
 #[test]
 fn the_name_of_a_pod_is_in_its_record_and_no_secret_is_in_any_file() {
     let site = Site::new();
-    let (world, network) = chain(&site);
+    let (world, network) = site.chain();
     let mut command = world.command("ADD", "c1");
     command.env("CNI_ARGS", "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0");
     wait(ipam_testkit::world::start(command, &network)).success();
@@ -94,7 +65,7 @@ fn the_name_of_a_pod_is_in_its_record_and_no_secret_is_in_any_file() {
 #[test]
 fn a_container_id_of_a_runtime_fits_into_a_record_and_comes_back() {
     let site = Site::new();
-    let (world, network) = chain(&site);
+    let (world, network) = site.chain();
     let id = "0123456789abcdef".repeat(4);
     world.call("ADD", &id, &network).success();
     let node = site.node();

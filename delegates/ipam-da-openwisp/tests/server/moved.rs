@@ -6,13 +6,12 @@ use ipam_testkit::openwisp::Relay;
 use ipam_testkit::servers::silent::Silent;
 use serde_json::{Value, json};
 
-use crate::chain::chain;
 use crate::site::Site;
 
 /// The network with another URL of its server.
 fn at(network: &Value, url: &str) -> Value {
     let mut network = network.clone();
-    network["ipam"]["openwisp"]["url"] = url.into();
+    network["ipam"]["openwisp"]["urls"] = json!([url]);
     network
 }
 
@@ -20,7 +19,7 @@ fn at(network: &Value, url: &str) -> Value {
 fn a_release_by_another_url_of_the_server_is_known_under_the_first_one() {
     let site = Site::new();
     let relay = Relay::to(&site.server.endpoint());
-    let (world, first) = chain(&site);
+    let (world, first) = site.chain();
     let second = at(&first, &format!("http://{}", relay.endpoint()));
     // Later ADDs under the second URL leave the record of the first.
     for later_adds in [&[][..], &["c1"], &["other"], &["c1", "other"]] {
@@ -55,7 +54,7 @@ fn owner_files(folder: &Path, container: &str) -> usize {
 #[test]
 fn a_release_ends_in_time_if_the_present_server_is_silent() {
     let site = Site::new();
-    let (world, mut network) = chain(&site);
+    let (world, mut network) = site.chain();
     network["ipam"]["timeout"] = json!("12s");
     world.call("ADD", "c1", &network).success();
     let silent = Silent::listen();
