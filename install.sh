@@ -57,6 +57,8 @@ main() {
     # Presets that are copies of ipam-delegated: the DaemonSet of the plugin that such a preset
     # replaces writes through a link, into ipam-delegated itself.
     copied=whereabouts
+    # By this file, the preset whereabouts takes addresses from a server that it names.
+    provider_file=/etc/cni/net.d/whereabouts.d/whereabouts-ipam.conf
     # Selectors that are part of ipam-delegated: under a link the chain starts no process for them.
     built_in=ipam-ds-static
     "${action}_all"
@@ -269,6 +271,7 @@ check_presets() {
     known=$(echo "$help" | sed -n 's/^presets: //p' | tr -d ,)
     # One that cannot be asked, or that is older, has those of this release.
     known=${known:-host-local etcd host-etcd kube-node node-annotation whereabouts}
+    case " $presets " in *" whereabouts "*) find_provider ;; esac
     for name in $presets; do
         case " $known " in
         *" $name "*) ;;
@@ -290,7 +293,22 @@ delegates_of() {
     etcd | host-etcd) echo ipam-ds-static ipam-da-etcd ;;
     kube-node) echo ipam-ds-kube-node ipam-da-local ;;
     node-annotation) echo ipam-ds-node-annotation ipam-da-local ;;
-    whereabouts) echo ipam-ds-whereabouts ipam-ds-kube-pod ipam-da-kube ;;
+    whereabouts) echo ipam-ds-whereabouts ipam-ds-kube-pod "ipam-da-$provider" ;;
+    esac
+}
+
+# Sets `provider`, which holds the addresses of the preset whereabouts.
+find_provider() {
+    provider=kube
+    is_there "$provider_file" || return 0
+    text=$(cat "$provider_file") || fail "cannot read $provider_file: run it as root"
+    named=$(printf %s "$text" | tr '\n' ' ' | sed -n 's/.*"ipamtype"[ \t]*:[ \t]*"\([^"]*\)".*/\1/p')
+    case $named in
+    phpipam | openwisp) provider=$named ;;
+    nsxtipam)
+        fail "$provider_file names nsxtipam, which the preset whereabouts does not support:" \
+            "    keep the plugin on this node"
+        ;;
     esac
 }
 

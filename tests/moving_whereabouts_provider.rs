@@ -11,14 +11,12 @@ use serde_json::json;
 
 const PROVIDER_FILE: &str = "/etc/cni/net.d/whereabouts.d/whereabouts-ipam.conf";
 
-const PROGRAMS: [&str; 6] = [
+const PROGRAMS: [&str; 5] = [
     "ipam-delegated",
     "ipam-ds-whereabouts",
     "ipam-ds-kube-pod",
     "ipam-da-phpipam",
     "ipam-da-openwisp",
-    // As in an archive: install.sh asks for it.
-    "ipam-da-kube",
 ];
 
 /// A node of the page whose provider file names this server. No API server has its pods.

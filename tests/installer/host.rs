@@ -41,6 +41,40 @@ fn a_folder_that_cannot_be_written_or_is_too_small_is_refused() {
 }
 
 #[test]
+fn a_preset_needs_the_allocator_of_the_server_that_a_file_of_the_node_names() {
+    let (site, host) = (Site::new(), Host::new());
+    for delegate in ["ipam-ds-whereabouts", "ipam-ds-kube-pod"] {
+        site.program(delegate, "#!/bin/sh\n");
+    }
+    host.shell("mkdir -p /etc/cni/net.d/whereabouts.d");
+    let file = host.path("/etc/cni/net.d/whereabouts.d/whereabouts-ipam.conf");
+    let try_install = || run_in(&host, &site, &["--preset", "whereabouts"]);
+    for (named, allocator) in [
+        (r#"{"ipamtype":"phpipam","ipampwd":"a"}"#, "ipam-da-phpipam"),
+        ("{\n \"ipamurl\": \"h\",\n \"ipamtype\"\n:\t\"openwisp\" }\n", "ipam-da-openwisp"),
+        (r#"{"ipamtype": ""}"#, "ipam-da-kube"),
+    ] {
+        fs::write(&file, named).unwrap();
+        let outcome = try_install();
+        assert_eq!(outcome.exit, Some(1), "{outcome:?}");
+        let told = format!("the preset whereabouts needs {allocator}, which is neither in");
+        assert!(outcome.stderr.contains(&told), "{outcome:?}");
+        site.program(allocator, "#!/bin/sh\n");
+        said(try_install());
+        said(run_in(&host, &site, &["--uninstall"]));
+        fs::remove_file(site.release.join("bin").join(allocator)).unwrap();
+    }
+    site.program("ipam-da-kube", "#!/bin/sh\n");
+    fs::write(&file, r#"{"ipamtype": "nsxtipam"}"#).unwrap();
+    let outcome = try_install();
+    let told = "names nsxtipam, which the preset whereabouts does not support";
+    assert!(outcome.exit == Some(1) && outcome.stderr.contains(told), "{outcome:?}");
+    assert!(names(&site.plugins).is_empty());
+    fs::remove_file(file).unwrap();
+    said(try_install());
+}
+
+#[test]
 fn log_rotation_comes_only_when_asked_for() {
     let (site, host) = (Site::new(), Host::new());
     host.shell("mkdir -p /etc/logrotate.d && mount -t tmpfs tmpfs /etc/logrotate.d");
