@@ -8,10 +8,12 @@
 //! SERVER is `ADDRESS:PORT`.
 
 use std::error::Error;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::TcpStream;
+
 // For its memory allocator, the same as the delegate's.
 use ipam_kit as _;
+use ipam_testkit::servers::http::exchange;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -19,20 +21,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("expected: ADD|DEL SERVER ADD-BODY DEL-BODY".into());
     };
     transaction(server, if verb == "ADD" { add } else { del })?;
-    writeln!(std::io::stdout(), "{{}}")?;
+    writeln!(io::stdout(), "{{}}")?;
     Ok(())
 }
 
 /// Sends a transaction with nothing but the standard library; it has to be carried out.
 fn transaction(server: &str, body: &str) -> io::Result<()> {
-    let mut stream = TcpStream::connect(server)?;
-    // An answer to HTTP/1.0 comes in one piece, and ends with the connection.
     let request = format!("PUT /v1/txn HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-    stream.write_all(request.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    let is_done = answer.get(9..12) == Some(b"200");
-    is_done
-        .then_some(())
-        .ok_or_else(|| io::Error::other(String::from_utf8_lossy(&answer).into_owned()))
+    let answer = exchange(TcpStream::connect(server)?, request.as_bytes())?;
+    if answer.status == 200 { Ok(()) } else { Err(io::Error::other(answer.text())) }
 }

@@ -12,11 +12,12 @@
 use std::collections::hash_map::RandomState;
 use std::error::Error;
 use std::hash::{BuildHasher, Hasher};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpStream};
 
 // For its memory allocator, the same as the delegate's.
 use ipam_kit as _;
+use ipam_testkit::servers::http::exchange;
 
 /// The first and the last address of the subnet for containers.
 const FIRST: u32 = 0x0A4D_0002;
@@ -62,7 +63,6 @@ impl Client<'_> {
 
     /// Sends a request with nothing but the standard library; it has to succeed.
     fn ask(&self, method: &str, path: &str, body: &str) -> io::Result<String> {
-        let mut stream = TcpStream::connect(self.server)?;
         let request = format!(
             "{method} /api/v1/ipam/{path} HTTP/1.0\r\nHost: {}\r\nAuthorization: Bearer {}\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -70,12 +70,9 @@ impl Client<'_> {
             self.token,
             body.len(),
         );
-        stream.write_all(request.as_bytes())?;
-        // An answer to HTTP/1.0 comes in one piece, and ends with the connection.
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let is_done = answer.get(9..10) == Some("2");
-        is_done.then_some(answer.clone()).ok_or_else(|| io::Error::other(answer))
+        let answer = exchange(TcpStream::connect(self.server)?, request.as_bytes())?;
+        let is_done = (200..300).contains(&answer.status);
+        is_done.then(|| answer.text()).ok_or_else(|| io::Error::other(answer.text()))
     }
 }
 

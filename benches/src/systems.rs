@@ -17,8 +17,10 @@ mod kube;
 mod local;
 mod network;
 mod openwisp;
+mod phpipam;
 mod plot;
 mod programs;
+mod records;
 mod site;
 mod table;
 mod target;
@@ -26,13 +28,15 @@ mod times;
 
 use harness::System;
 
-const SYSTEMS: [&System; 9] = [
+const SYSTEMS: [&System; 11] = [
     &local::SYSTEM,
     &etcd::NATIVE,
     &etcd::PRESET,
     &etcd::WHEREABOUTS,
     &consul::SYSTEM,
     &openwisp::SYSTEM,
+    &phpipam::SYSTEM,
+    &phpipam::KEYED,
     &kube::SYSTEM,
     &ippool::SYSTEM,
     &chain::SYSTEM,
@@ -45,7 +49,8 @@ fn main() {
     // `cargo test --benches` starts this program without the option.
     if !options.iter().any(|option| option == "--bench") || !names.iter().all(known) {
         println!(
-            "cargo bench -p ipam-benches [local|etcd|whereabouts|consul|openwisp|kube|ippool|chain]"
+            "cargo bench -p ipam-benches \
+             [local|etcd|whereabouts|consul|openwisp|phpipam|kube|ippool|chain]"
         );
         return;
     }
