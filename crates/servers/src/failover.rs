@@ -289,8 +289,17 @@ impl<T> Failover<T> {
     fn no_answer_error(&mut self) -> Error {
         let Service { name, servers, unreached, .. } = &self.service;
         if self.statuses.reasons().all(str::is_empty) {
-            let message = format!("deadline exceeded before any {name} server was asked");
-            return Error::new(ErrorCode::TIMED_OUT, message).advise("raise `ipam.timeout`");
+            let message = match self.sent {
+                true => format!(
+                    "deadline exceeded before the next request to {name}: those before took the time"
+                ),
+                false => format!(
+                    "deadline exceeded before the first request to {name}: the call waited for other calls, or this host is too busy"
+                ),
+            };
+            return Error::new(ErrorCode::TIMED_OUT, message).advise(
+                "call again; if the error persists, start fewer containers at once, or raise `ipam.timeout`",
+            );
         }
         let rejected = self.statuses.are_rejections();
         self.refused = rejected;

@@ -300,9 +300,27 @@ fn a_call_whose_time_is_over_asks_no_server() {
         let mut failover = within(1, timeout, deadline, |_, _| Ok("yes"));
         let error = failover.write(()).unwrap_err();
         assert_eq!(error.code(), ErrorCode::TIMED_OUT);
-        assert_eq!(error.to_string(), "deadline exceeded before any Test server was asked");
+        let reason = "the call waited for other calls, or this host is too busy";
+        let message = format!("deadline exceeded before the first request to Test: {reason}");
+        assert_eq!(error.to_string(), message);
         assert!(failover.transport().asked.is_empty());
     }
+}
+
+#[test]
+fn a_call_whose_time_is_over_after_an_answer_says_so() {
+    let reply = |_, _| {
+        pass(20 * SECOND);
+        Ok("yes")
+    };
+    let mut failover = within(1, 10 * SECOND, 10 * SECOND, reply);
+    assert_eq!(failover.read(()).unwrap(), "yes");
+    let error = failover.read(()).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::TIMED_OUT);
+    assert_eq!(
+        error.to_string(),
+        "deadline exceeded before the next request to Test: those before took the time"
+    );
 }
 
 #[test]
