@@ -168,9 +168,11 @@ impl State {
 
     /// Makes a record again that was deleted.
     pub fn revive(&mut self, record: AddressRecord) {
-        let cidrs = self.records.iter_mut();
-        let mut here =
-            cidrs.filter(|(_, records)| records.iter().any(|it| it.address == record.address));
+        let has_address = |subnet: &str| {
+            let cidr = subnet.split('|').nth(1).and_then(|cidr| cidr.parse::<IpNet>().ok());
+            cidr.is_some_and(|cidr| cidr.contains(&record.address))
+        };
+        let mut here = self.records.iter_mut().filter(|(subnet, _)| has_address(subnet));
         here.next().unwrap().1.push(record);
     }
 

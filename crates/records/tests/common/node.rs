@@ -11,6 +11,7 @@ use ipam_kit::cni::Environment;
 use ipam_kit::delegate::{Reply, answer};
 use ipam_kit::host::Settings;
 use ipam_records::RecordLedger;
+use ipam_records::server::AddressRecord;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -123,6 +124,13 @@ impl Node {
         let mut addresses: Vec<_> = records.map(|record| record.address).collect();
         addresses.sort_unstable();
         addresses.iter().map(ToString::to_string).collect()
+    }
+
+    /// The records whose text begins so.
+    pub fn records_of(&self, start: &str) -> Vec<AddressRecord> {
+        let state = self.store.state();
+        let records = state.records.values().flatten();
+        records.filter(|record| record.text.starts_with(start)).cloned().collect()
     }
 
     /// The files of the node's memory whose names begin so.
