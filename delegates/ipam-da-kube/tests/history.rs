@@ -23,7 +23,7 @@ use std::sync::Mutex;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use ipam_testkit::history::old_nodes::{OldNode, Plays, Turns};
+use ipam_testkit::history::old_nodes::{Ending, OldNode, Plays, Turns};
 use ipam_testkit::history::site::{self, assert_sound, collect_all};
 use ipam_testkit::history::workload::{Failure, Progress, Random, Report, Workload, now, seed};
 use ipam_testkit::history::{Call, Outcome, has_double, judge, plant_double};
@@ -286,7 +286,7 @@ fn old_nodes(kube: &Kube, nodes: &Nodes, progress: &Progress) -> (Plays, Vec<Win
     });
     let lanes: Vec<Player<'_>> = lanes.collect();
     let lanes: Vec<&dyn OldNode> = lanes.iter().map(|lane| lane as &dyn OldNode).collect();
-    nodes.turns.play(&lanes, progress.operations(), OLD_KILLS, |plays| {
+    nodes.turns.play(&lanes, progress.operations(), OLD_KILLS, Ending::AfterCalls, |plays| {
         restarts(kube, nodes, progress, plays)
     })
 }

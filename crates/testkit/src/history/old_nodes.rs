@@ -48,6 +48,15 @@ pub struct Plays {
     pub killed: usize,
 }
 
+/// When old nodes end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// After their calls.
+    AfterCalls,
+    /// After their calls, and not before the other thing is done: it may take more of them.
+    AfterAll,
+}
+
 /// Half of the calls are old nodes': ours wait for them.
 #[derive(Default)]
 pub struct Turns {
@@ -74,30 +83,10 @@ impl Turns {
         nodes: &[&dyn OldNode],
         count: usize,
         kills: u64,
+        ending: Ending,
         meanwhile: impl FnOnce(&Mutex<Plays>) -> T,
     ) -> (Plays, T) {
-        self.play_until(&AtomicBool::new(true), nodes, count, kills, meanwhile)
-    }
-
-    /// The same, and old nodes go on until the other thing is done: it may take more calls.
-    pub fn play_throughout<T>(
-        &self,
-        nodes: &[&dyn OldNode],
-        count: usize,
-        kills: u64,
-        meanwhile: impl FnOnce(&Mutex<Plays>) -> T,
-    ) -> (Plays, T) {
-        self.play_until(&AtomicBool::new(false), nodes, count, kills, meanwhile)
-    }
-
-    fn play_until<T>(
-        &self,
-        is_over: &AtomicBool,
-        nodes: &[&dyn OldNode],
-        count: usize,
-        kills: u64,
-        meanwhile: impl FnOnce(&Mutex<Plays>) -> T,
-    ) -> (Plays, T) {
+        let is_over = &AtomicBool::new(ending == Ending::AfterCalls);
         let plays = Mutex::default();
         self.working.store(nodes.len(), Ordering::Relaxed);
         let done = thread::scope(|scope| {

@@ -14,7 +14,7 @@ use self::faults::Faults;
 pub use self::faults::{Fault, Window};
 pub use self::nodes::{Lease, Nodes, Store};
 pub use self::restarts::assert_released_through_restarts;
-use crate::history::old_nodes::OldNode;
+use crate::history::old_nodes::{Ending, OldNode};
 use crate::history::site::{Site, assert_sound, collect_all};
 use crate::history::workload::{Failure, Progress, Report, Workload, now, seed};
 use crate::history::{Call, Verb, has_double, judge, plant_double};
@@ -60,7 +60,7 @@ pub fn assert_sound_through_faults(
     let faults = Faults::new(cluster, workload.seed, kinds, every, Duration::from_secs(seconds));
     let (mut report, (plays, windows)) = workload.run_while(nodes, |progress| {
         let faults = |_: &_| faults.run(progress);
-        nodes.turns().play_throughout(old_nodes, all - operations, OLD_KILLS, faults)
+        nodes.turns().play(old_nodes, all - operations, OLD_KILLS, Ending::AfterAll, faults)
     });
     let met: BTreeSet<Fault> = windows.iter().map(|window| window.fault).collect();
     let faults = format!("{} faults in {:.0?}", windows.len(), began.elapsed());
@@ -107,8 +107,8 @@ pub fn assert_sound_through_faults(
 #[track_caller]
 pub fn assert_bug_of_old_nodes_is_found(nodes: &Nodes<impl Store>, old_nodes: &[&dyn OldNode]) {
     let workload = Workload { operations: 100, workers: 6, kills: 0, ..workload(10) };
-    let (mut report, (plays, ())) =
-        workload.run_while(nodes, |_| nodes.turns().play(old_nodes, 100, 0, |_| ()));
+    let (mut report, (plays, ())) = workload
+        .run_while(nodes, |_| nodes.turns().play(old_nodes, 100, 0, Ending::AfterCalls, |_| ()));
     report.calls.extend(plays.calls);
     let (violations, _) = judge(&report.calls, |call| nodes.settled(call));
     assert!(has_double(&violations), "{violations:?}");
