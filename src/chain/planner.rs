@@ -105,8 +105,9 @@ impl Planner<'_> {
     /// The delegates of an entry of `ipam.delegates`: one, or those of a preset.
     fn plan_entry(&self, entry: DelegateEntry, ipam: &Map<String, Value>) -> Result<Vec<Step>> {
         let program = self.program_path(&entry.name)?;
-        let built_in = self.built_in(&entry.name, &program);
-        if built_in.is_none() && self.own_executable.is(&program) {
+        let is_own = self.own_executable.is(&program);
+        let built_in = BuiltIn::find(self.names.built_in, &entry.name).filter(|_| is_own);
+        if is_own && built_in.is_none() {
             return match Preset::find(self.names.presets, &entry.name) {
                 Some(preset) => self.plan_preset(preset, &entry, ipam),
                 None => Err(unknown_preset(&entry.path, &entry.name, &program)),

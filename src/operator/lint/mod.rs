@@ -180,7 +180,7 @@ fn unplanned_chain(session: &Session<'_>) -> Vec<Row> {
     for name in planner.names(session.request.network.ipam()) {
         let program = planner.find(&name).ok();
         let own = program.as_ref().is_some_and(|program| {
-            planner.built_in(&name, program).is_none() && planner.own_executable.is(program)
+            planner.own_executable.is(program) && planner.built_in(&name, program).is_none()
         });
         let role = match &program {
             None => "missing",
