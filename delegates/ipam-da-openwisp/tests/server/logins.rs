@@ -13,7 +13,7 @@ fn with_token(site: &Site<'_>, token: &str) -> Node {
 }
 
 /// The same node that logs in with a password.
-fn with_password(node: &Node, name: &str, password: &str) -> Node {
+pub fn with_password(node: &Node, name: &str, password: &str) -> Node {
     let mut node = Node::with_store(node.store.clone(), node.pools.clone());
     node = node.with("username", name).with("password", password).with("insecure", true);
     node.store["openwisp"].as_object_mut().unwrap().remove("token");

@@ -3,6 +3,7 @@
 use ipam_testkit::node::members;
 use ipam_testkit::openwisp::{Fate, OPERATOR, ORGANIZATION, Relay};
 
+use crate::logins::with_password;
 use crate::site::{Node, Site, make_twin};
 
 /// Two nodes with a lease each, and a record that a person made.
@@ -92,6 +93,18 @@ fn lint_reports_each_missing_right_beside_the_other_findings() {
     assert!(told.contains("the right to delete IP addresses"), "{told}");
     assert!(!told.contains("the right to change"), "{told}");
     assert!(told.contains("of 254 addresses are held"), "{told}");
+}
+
+#[test]
+fn lint_reports_a_login_that_is_sent_over_http() {
+    let site = Site::new();
+    let node = site.node();
+    let told = linted(&node);
+    let plain = "is asked without encryption, and gets";
+    assert!(told.contains(&format!("{plain} the token of ipam.openwisp: use https://")), "{told}");
+    let user = site.server.user("in-plain-text", Some(ORGANIZATION), &OPERATOR);
+    let told = linted(&with_password(&node, &user.name, &user.password));
+    assert!(told.contains(&format!("{plain} the password and the token of")), "{told}");
 }
 
 #[test]
