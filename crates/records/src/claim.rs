@@ -9,11 +9,12 @@ use ipam_kit::pool::RangeSet;
 use ipam_kit::{Error, ErrorCode, Result};
 use log::warn;
 
+use crate::claim_plan::ClaimPlan;
 use crate::ledger::{RecordLedger, RecordToken, contradicts};
-use crate::owner_file::{Attempt, Target};
+use crate::owner_file::{Attempt, OwnerFile, Target};
 use crate::pools::SubnetPool;
 use crate::server::{AddressRecord, Created, RecordServer, Subnet};
-use crate::sight::{Marked, SubnetSight, Watch};
+use crate::sight::{SubnetSight, Watch};
 
 /// A record that this change has made.
 pub(crate) struct Made {
@@ -76,81 +77,84 @@ impl<S: RecordServer> RecordLedger<S> {
         let Some(pool) = token.pools.get(&claim.request.path).cloned() else {
             return Err(contradicts::<S>(format!("{} was not viewed", claim.request.path)));
         };
-        let sticky = claim.request.sticky.as_ref().map(|sticky| &*sticky.name);
-        let name = sticky.and_then(|name| Some((name, token.names.get(name)?.clone())));
-        let replaced = claim.replaces.as_ref();
-        let sights = token.sights.iter().filter(|sight| pool.has(&sight.subnet.id));
-        let hash = name.as_ref().map(|(_, mark)| &*mark.hash);
-        let named = sights.clone().flat_map(|sight| hash.map(|hash| sight.with_name(hash)));
-        let named: Vec<&Marked> = named.flatten().collect();
-        let old_name = self.old_name(claim.request);
-        let unowned = sights.clone().flat_map(|sight| &sight.unowned);
-        let unowned = unowned.filter(|record| Some(&*record.text) == old_name);
-        let is_free = |address: &&IpAddr| {
-            let is_used = sights.clone().any(|sight| sight.used.contains(*address));
-            let is_named = named.iter().any(|marked| marked.record.address == **address)
-                || unowned.clone().any(|record| record.address == **address);
-            !is_used || replaced.is_some() || is_named
-        };
-        let address = claim.candidates.iter().find(is_free).copied();
-        if address.is_none() && !claim.candidates.is_empty() {
+        let Some(plan) = self.plan_claim(owner, token, claim, &pool)? else {
             return self.taken(owner, &pool, index, &claim.candidates).map(Some);
-        }
-        let Some(subnet) = pool.subnet_of(address).cloned() else {
-            return Err(contradicts::<S>("the claim is in no subnet of the pool".to_owned()));
         };
-        let sight = token.sight(&subnet.id);
-        let was_viewed_free = sight.is_some_and(|sight| sight.is_whole);
-        // Before anything is deleted: an owner whose mark does not fit is refused.
-        let text = self.text(owner, name.as_ref().map(|(name, mark)| (*name, mark)))?;
-        // All others lose the name; an address that is kept for it stays kept if another is claimed.
-        let (held, kept): (Vec<&Marked>, Vec<&Marked>) =
-            named.into_iter().partition(|named| named.mark.holder.is_some());
-        let unowned = unowned.filter(|record| Some(record.address) == address);
-        let unowned: Vec<AddressRecord> = unowned.cloned().collect();
-        let kept = kept.into_iter().filter(|kept| Some(kept.record.address) == address);
-        let expired = address.and_then(|address| sight?.expired.get(&address));
-        let kept: Vec<AddressRecord> =
-            kept.map(|kept| &kept.record).chain(expired).cloned().collect();
-        let mut held: Vec<AddressRecord> = held.iter().map(|held| held.record.clone()).collect();
-        if let Some(entry) = replaced {
-            let Some(record) = self.read_entry(entry)? else {
-                return self.taken(owner, &pool, index, &claim.candidates).map(Some);
-            };
-            held.push(record);
-        }
-        for record in &held {
-            if self.rules.revives {
-                let target = Target::Replaces(record.id.clone());
-                token.turn.begin_attempt(Attempt::on(target, &subnet.id, Some(record.address)));
-            }
-            if !self.delete_others(record)? {
-                return match replaced {
-                    Some(_) => self.taken(owner, &pool, index, &claim.candidates).map(Some),
-                    None => Ok(Some(Refused::Changed)),
-                };
-            }
-        }
-        for record in &kept {
-            if !self.delete_surely(record)? {
-                return Ok(Some(Refused::Changed));
-            }
-        }
-        for record in &unowned {
-            if !self.delete_unowned(owner, &mut token.turn, &subnet.id, record)? {
-                return Ok(Some(Refused::Changed));
-            }
-        }
-        self.memory.remember_use(owner.scope.network.as_str(), &subnet);
-        let attempt = Attempt::new(&subnet.id, address);
+        self.memory.remember_use(owner.scope.network.as_str(), &plan.subnet);
+        // Before the deletions: if the call is killed after them, the note has the name's address.
+        let attempt = Attempt::new(&plan.subnet.id, plan.address).of_name(plan.name.as_deref());
         let taken = attempt.at;
         token.turn.begin_attempt(attempt);
-        let mut created = self.server.create(&subnet, address, &text)?;
-        if created == Created::Full && self.make_room(owner, &subnet, &claim.set)? {
-            created = self.server.create(&subnet, address, &text)?;
+        if !self.delete_former(owner, &mut token.turn, claim, &plan)? {
+            return match claim.replaces {
+                Some(_) => self.taken(owner, &pool, index, &claim.candidates).map(Some),
+                None => Ok(Some(Refused::Changed)),
+            };
         }
-        let record = match created {
-            Created::Done(record) => record,
+        let record = match self.make_record(owner, index, claim, &pool, &plan)? {
+            Ok(record) => record,
+            Err(refused) => return Ok(Some(refused)),
+        };
+        let chosen = record.address;
+        made.push(Made { claim: index, subnet: plan.subnet, record, taken });
+        self.check_chosen(claim, plan.address, chosen).map(|()| None)
+    }
+
+    /// Deletes the records that the one of a claim replaces; false if one has changed since the view.
+    ///
+    /// # Errors
+    /// Code 11: a call of another owner is under way. The server did not confirm it, or refuses.
+    fn delete_former(
+        &mut self,
+        owner: &Owner,
+        turn: &mut OwnerFile,
+        claim: &Claim<'_>,
+        plan: &ClaimPlan,
+    ) -> Result<bool> {
+        let mut held = plan.held.clone();
+        if let Some(entry) = &claim.replaces {
+            let Some(record) = self.read_entry(entry)? else { return Ok(false) };
+            held.push((plan.subnet.id.clone(), record));
+        }
+        for (subnet, record) in &held {
+            if self.rules.revives {
+                let target = Target::Replaces(record.id.clone());
+                let attempt = Attempt::on(target, subnet, Some(record.address));
+                turn.begin_attempt(attempt.of_name(plan.name.as_deref()));
+            }
+            if !self.delete_others(record)? {
+                return Ok(false);
+            }
+        }
+        for record in &plan.kept {
+            if !self.delete_surely(record)? {
+                return Ok(false);
+            }
+        }
+        for record in &plan.unowned {
+            if !self.delete_unowned(owner, turn, &plan.subnet.id, record)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes the record of a claim.
+    fn make_record(
+        &mut self,
+        owner: &Owner,
+        index: usize,
+        claim: &Claim<'_>,
+        pool: &SubnetPool,
+        plan: &ClaimPlan,
+    ) -> Result<Result<AddressRecord, Refused>> {
+        let ClaimPlan { subnet, address, text, .. } = plan;
+        let mut created = self.server.create(subnet, *address, text)?;
+        if created == Created::Full && self.make_room(owner, subnet, &claim.set)? {
+            created = self.server.create(subnet, *address, text)?;
+        }
+        Ok(Err(match created {
+            Created::Done(record) => return Ok(Ok(record)),
             Created::Owned => {
                 if self.looks_first {
                     let what =
@@ -158,36 +162,43 @@ impl<S: RecordServer> RecordLedger<S> {
                     return Err(contradicts::<S>(what));
                 }
                 self.looks_first = true;
-                return Ok(Some(Refused::Guessed));
+                Refused::Guessed
             }
-            Created::Full => return Ok(Some(Refused::Full(index))),
+            Created::Full => Refused::Full(index),
             Created::Unknown => {
                 self.has_unknown = true;
-                return Ok(Some(Refused::Unknown));
+                Refused::Unknown
             }
             Created::NoSubnet => {
                 self.memory.forget_pools_of(&subnet.id);
-                return Ok(Some(Refused::Changed));
+                Refused::Changed
             }
             Created::Taken => {
-                if was_viewed_free {
+                if plan.was_viewed_free {
                     self.memory.remember_meeting();
                 }
-                let addresses: Vec<IpAddr> = address.into_iter().collect();
-                let refused = self.taken(owner, &pool, index, &addresses)?;
+                let addresses: Vec<IpAddr> = address.iter().copied().collect();
+                let refused = self.taken(owner, pool, index, &addresses)?;
                 self.check_shown(claim, &refused)?;
-                return Ok(Some(refused));
+                refused
             }
-        };
-        let chosen = record.address;
-        made.push(Made { claim: index, subnet, record, taken });
-        if address.is_some_and(|address| address != chosen) {
-            return Err(contradicts::<S>(format!(
-                "it made a record of {chosen}, not of the claim"
-            )));
+        }))
+    }
+
+    /// Fails if a record that was made has another address than its claim, or one that the server may
+    /// not choose.
+    fn check_chosen(
+        &self,
+        claim: &Claim<'_>,
+        claimed: Option<IpAddr>,
+        chosen: IpAddr,
+    ) -> Result<()> {
+        if claimed.is_some_and(|claimed| claimed != chosen) {
+            let what = format!("it made a record of {chosen}, not of the claim");
+            return Err(contradicts::<S>(what));
         }
-        match claim.set.refusal(chosen).filter(|_| address.is_none()) {
-            None => Ok(None),
+        match claim.set.refusal(chosen).filter(|_| claimed.is_none()) {
+            None => Ok(()),
             Some(refusal) => {
                 let message = format!("{} chose {chosen}, which is {refusal}", S::NAME);
                 Err(Error::new(ErrorCode::BACKEND, message)

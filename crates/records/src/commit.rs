@@ -68,7 +68,7 @@ impl<S: RecordServer> RecordLedger<S> {
         if let Some(refused) = self.keep_all(owner, token, change, kept)? {
             return Ok(Some(refused));
         }
-        if let Some(refused) = self.confirm_replaced(&mut token.turn, made, kept)? {
+        if let Some(refused) = self.confirm_replaced(token, made, kept)? {
             return Ok(Some(refused));
         }
         Ok((!self.drop_all(owner, token, change)?).then_some(Refused::Outdated))
@@ -179,7 +179,7 @@ impl<S: RecordServer> RecordLedger<S> {
         let records: Vec<NotedRecord> = stay.chain(leave).chain(new).flatten().collect();
         let is_settled = before.is_none_or(|note| {
             let has_attempts = !note.attempts.is_empty();
-            let is_over = |it: &Attempt| it.is_settled() || it.replaces();
+            let is_over = |it: &Attempt| it.is_settled() || it.replaced().is_some();
             note.sure || has_attempts && note.attempts.iter().all(is_over)
         });
         let sure = is_settled && !self.has_unknown;

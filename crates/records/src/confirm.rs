@@ -5,6 +5,7 @@
 //! withdrawn if both were seen.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -16,8 +17,9 @@ use log::debug;
 use crate::claim::{Made, Refused, WITHDRAWAL};
 use crate::held::bare_subnet;
 use crate::ledger::{RecordLedger, RecordToken, Revision, contradicts};
-use crate::mark::NameMark;
-use crate::owner_file::{OwnerFile, OwnerRecords};
+use crate::mark::{NameMark, OwnerMark};
+use crate::node_records::open_attempts;
+use crate::owner_file::{Attempt, OwnerFile, OwnerRecords};
 use crate::server::{AddressRecord, RecordServer, Subnet};
 use crate::sight::{SubnetSight, Watch};
 
@@ -93,19 +95,23 @@ impl<S: RecordServer> RecordLedger<S> {
         Ok(Some(Refused::Met(met)))
     }
 
-    /// Refuses a change if a record is there again that the owner has replaced, in this call or an
-    /// earlier one, and whose address it would get: the server was writing it when it was deleted. If
-    /// the write takes longer than [`REVIVAL`], its owner looks.
+    /// Refuses a change if a record is there again that was replaced, and that has an address or a
+    /// sticky name of the change: the server was writing it when it was deleted. The owner may have
+    /// replaced it in an earlier call, and another owner of the node in one that was killed. If the
+    /// write takes longer than [`REVIVAL`], its owner looks.
     ///
     /// # Errors
     /// Code 11: too little time is left.
     pub(crate) fn confirm_replaced(
         &mut self,
-        turn: &mut OwnerFile,
+        token: &mut RecordToken,
         made: &[Made],
         kept: &[Lease],
     ) -> Result<Option<Refused>> {
-        let replaced = turn.note().map(OwnerRecords::replaced).unwrap_or_default();
+        let mut replaced = token.turn.note().map(OwnerRecords::replaced).unwrap_or_default();
+        if self.rules.revives && !made.is_empty() {
+            replaced.extend(self.replaced_on_node(token, made));
+        }
         if replaced.is_empty() {
             return Ok(None);
         }
@@ -115,24 +121,41 @@ impl<S: RecordServer> RecordLedger<S> {
                 .advise("call again, or raise ipam.timeout"));
         }
         thread::sleep(REVIVAL);
-        let (mut back, mut is_back) = (BTreeSet::new(), false);
-        for (id, address) in replaced {
-            if self.server.read(&id)?.is_some() {
-                is_back = true;
-                back.extend(address);
-            }
+        let mut back = Vec::new();
+        for id in replaced {
+            back.extend(self.server.read(&id)?);
         }
-        turn.forget_replaced();
-        if kept.iter().any(|lease| back.contains(&lease.address.addr())) {
+        token.turn.forget_replaced();
+        let is_back = |address: IpAddr| back.iter().any(|record| record.address == address);
+        if kept.iter().any(|lease| is_back(lease.address.addr())) {
             return Ok(Some(Refused::Outdated));
         }
-        // One at another address has the sticky name of a claim.
-        let met = made.iter().map(|made| Taken {
-            claim: made.claim,
-            address: made.record.address,
-            holder: None,
-        });
-        Ok((is_back && !made.is_empty()).then(|| Refused::Met(met.collect())))
+        let has_name = |record: &AddressRecord| {
+            let mark = OwnerMark::parse(&record.text).and_then(Result::ok);
+            let held = mark.filter(|mark| mark.holder.is_some()).and_then(|mark| mark.sticky);
+            held.is_some_and(|held| token.names.values().any(|name| name.hash == held.hash))
+        };
+        let has_rival = back.iter().any(has_name);
+        let met = made.iter().filter(|made| has_rival || is_back(made.record.address));
+        let met =
+            met.map(|made| Taken { claim: made.claim, address: made.record.address, holder: None });
+        let met: Vec<Taken> = met.collect();
+        Ok((!met.is_empty()).then_some(Refused::Met(met)))
+    }
+
+    /// The records that owners of this node may have replaced at the addresses, or for the sticky names,
+    /// of these claims.
+    fn replaced_on_node(&self, token: &RecordToken, made: &[Made]) -> Vec<String> {
+        let is_of_claims = |attempt: &Attempt| {
+            let is_at = |made: &Made| {
+                attempt.subnet == made.subnet.id && attempt.address == Some(made.record.address)
+            };
+            let is_for = |name: &NameMark| attempt.name.as_ref() == Some(&name.hash);
+            made.iter().any(is_at) || token.names.values().any(is_for)
+        };
+        let attempts = open_attempts(&self.call.owners);
+        let of_claims = attempts.iter().filter(|attempt| is_of_claims(attempt));
+        of_claims.filter_map(Attempt::replaced).map(str::to_owned).collect()
     }
 
     /// Deletes a record that a long write may have made again, if another record has its address. A

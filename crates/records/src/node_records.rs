@@ -9,7 +9,7 @@ use ipam_kit::{Error, Result};
 use log::{debug, warn};
 
 use crate::mark::NotedOwner;
-use crate::owner_file::{NotedRecord, OwnerFile, OwnerRecords, peek, place};
+use crate::owner_file::{Attempt, NotedRecord, OwnerFile, OwnerRecords, peek, place};
 use crate::server::AddressRecord;
 
 /// A record of an owner of this node, by its note.
@@ -34,6 +34,22 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// The records of all owners of the node, by their notes in this folder.
 pub(crate) fn node_records(owners: &Path) -> Vec<NodeRecord> {
     let mut records = Vec::new();
+    for (owner, note) in notes(owners) {
+        let of_owner = |record| NodeRecord { owner: owner.clone(), record };
+        records.extend(note.records.into_iter().map(of_owner));
+    }
+    records
+}
+
+/// The requests of all owners of the node that may still be carried out, by their notes in this
+/// folder.
+pub(crate) fn open_attempts(owners: &Path) -> Vec<Attempt> {
+    let notes = notes(owners);
+    notes.iter().flat_map(|(_, note)| note.open()).cloned().collect()
+}
+
+fn notes(owners: &Path) -> Vec<(NotedOwner, OwnerRecords)> {
+    let mut notes = Vec::new();
     for (network, folder) in entries(owners) {
         for (node, folder) in entries(&folder) {
             for (name, path) in entries(&folder) {
@@ -57,12 +73,11 @@ pub(crate) fn node_records(owners: &Path) -> Vec<NodeRecord> {
                 if note.is_over() {
                     forget(owners, &owner);
                 }
-                let of_owner = |record| NodeRecord { owner: owner.clone(), record };
-                records.extend(note.records.into_iter().map(of_owner));
+                notes.push((owner, note));
             }
         }
     }
-    records
+    notes
 }
 
 /// The turns of the owners that have a record by their notes at the node's other sites: the

@@ -1,6 +1,6 @@
 //! The file of an owner: the lock of its calls on this node, and the knowledge of the latest.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -69,6 +69,9 @@ pub(crate) struct Attempt {
     /// The record that it changes; `None` if it makes one.
     #[serde(flatten)]
     pub(crate) target: Option<Target>,
+    /// The hash of the sticky name of the claim that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
 }
 
 /// The record that a request changes, by its id.
@@ -93,7 +96,7 @@ const SETTLED: u64 = 600_000;
 impl Attempt {
     /// A request that is sent now, and makes a record.
     pub(crate) fn new(subnet: &str, address: Option<IpAddr>) -> Self {
-        Self { subnet: subnet.to_owned(), address, at: now(), target: None }
+        Self { subnet: subnet.to_owned(), address, at: now(), target: None, name: None }
     }
 
     /// A request that is sent now, and changes a record.
@@ -101,14 +104,22 @@ impl Attempt {
         Self { target: Some(target), ..Self::new(subnet, address) }
     }
 
+    /// The same request, for a claim with this sticky name.
+    pub(crate) fn of_name(self, hash: Option<&str>) -> Self {
+        Self { name: hash.map(str::to_owned), ..self }
+    }
+
     /// Whether the server has certainly carried out the request, or never will.
     pub(crate) fn is_settled(&self) -> bool {
         now().abs_diff(self.at) > SETTLED
     }
 
-    /// Whether it deletes a record of another owner.
-    pub(crate) fn replaces(&self) -> bool {
-        matches!(self.target, Some(Target::Replaces(_)))
+    /// The record of another owner that it deletes.
+    pub(crate) fn replaced(&self) -> Option<&str> {
+        match &self.target {
+            Some(Target::Replaces(id)) => Some(id),
+            _ => None,
+        }
     }
 
     fn ends(&self, id: &str) -> bool {
@@ -132,17 +143,14 @@ impl OwnerRecords {
         self.open().any(|attempt| matches!(attempt.target, Some(Target::Ends(_))))
     }
 
-    /// The records of other owners that were replaced, each with its address: a write that was under
-    /// way may make one of them again.
-    pub(crate) fn replaced(&self) -> BTreeMap<String, Option<IpAddr>> {
-        let replaced = self.attempts.iter().filter_map(|attempt| match &attempt.target {
-            Some(Target::Replaces(id)) => Some((id.clone(), attempt.address)),
-            _ => None,
-        });
-        replaced.collect()
+    /// The records of other owners that were replaced, by their ids: a write that was under way may
+    /// make one of them again.
+    pub(crate) fn replaced(&self) -> BTreeSet<String> {
+        self.attempts.iter().filter_map(Attempt::replaced).map(str::to_owned).collect()
     }
 
-    fn open(&self) -> impl Iterator<Item = &Attempt> {
+    /// The requests that may still be carried out.
+    pub(crate) fn open(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.iter().filter(|attempt| !attempt.is_settled())
     }
 
@@ -253,7 +261,7 @@ impl OwnerFile {
 
     /// Forgets the replaced records, because they stay deleted, or the next list shows them.
     pub(crate) fn forget_replaced(&mut self) {
-        self.keep_attempts(|attempt| !attempt.replaces());
+        self.keep_attempts(|attempt| attempt.replaced().is_none());
     }
 
     fn keep_attempts(&mut self, stays: impl Fn(&Attempt) -> bool) {

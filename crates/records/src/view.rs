@@ -12,6 +12,7 @@ use log::warn;
 use crate::held::{bare_subnet, noted_subnets, shown};
 use crate::ledger::{RecordLedger, RecordToken};
 use crate::mark::{NameMark, OwnerMark};
+use crate::node_records::open_attempts;
 use crate::owner_file::OwnerFile;
 use crate::pools::{self, SubnetPool};
 use crate::server::{AddressRecord, RecordServer, Subnet};
@@ -180,8 +181,15 @@ impl<S: RecordServer> RecordLedger<S> {
             let ended = sights.iter().flat_map(|sight| &sight.ended);
             let ended = ended.filter(|ended| ended.has_name(&name.hash));
             let named = sights.iter().flat_map(|sight| sight.with_name(&name.hash)).chain(ended);
-            let mut addresses = named.map(|marked| marked.record.address);
-            kept = addresses.find(|address| pool.set.refusal(*address).is_none());
+            let fits = |marked: &&Marked| pool.set.refusal(marked.record.address).is_none();
+            // Of several, a holder's, or the one that was kept last.
+            let first = named
+                .filter(fits)
+                .max_by_key(|marked| (marked.mark.holder.is_some(), marked.record.written));
+            kept = first.map(|marked| marked.record.address);
+            if kept.is_none() {
+                kept = self.interrupted_address(name, pool, &sights);
+            }
         }
         if kept.is_none() {
             kept = self.adopted_address(request, pool, &sights)?;
@@ -224,6 +232,24 @@ impl<S: RecordServer> RecordLedger<S> {
             is_searched: has_key || !pool.subnets.iter().all(|it| self.server.chooses_in(it)),
             ..PoolView::default()
         })
+    }
+
+    /// The address of a sticky name without a record: a call of this node was killed after it had
+    /// deleted the name's record, and before it had made its own.
+    fn interrupted_address(
+        &self,
+        name: &NameMark,
+        pool: &SubnetPool,
+        sights: &[&mut SubnetSight],
+    ) -> Option<IpAddr> {
+        let attempts = open_attempts(&self.call.owners);
+        let of_name = attempts.iter().filter(|attempt| attempt.name.as_ref() == Some(&name.hash));
+        let is_free = |address: IpAddr| {
+            pool.set.refusal(address).is_none()
+                && sights.iter().all(|sight| !sight.used.contains(&address))
+        };
+        let free = of_name.filter(|attempt| attempt.address.is_some_and(is_free));
+        free.max_by_key(|attempt| attempt.at)?.address
     }
 
     /// Deletes the owner's records that a killed call left at an address of another one, and those

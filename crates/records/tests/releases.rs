@@ -100,6 +100,38 @@ fn a_write_that_is_carried_out_after_a_del_leaves_no_owner_behind() {
 }
 
 #[test]
+fn of_two_addresses_that_are_kept_for_a_name_the_last_one_stays() {
+    let node = Node::new(Kind { revives: true, ..Kind::default() });
+    node.add("c0", pool()).unwrap();
+    assert_eq!(node.add("c1", named()).unwrap(), "10.1.2.3/29");
+    let held = node.records_of("ipd:n1/lan@")[0].clone();
+    // The write that keeps the address has no answer, so the record is deleted.
+    node.store.state().unwritten.push_back(Unwritten::Unknown);
+    node.del("c1");
+    assert_eq!(node.records_of("ipd:n1/lan@"), []);
+    node.del("c0");
+    assert_eq!(node.add("c2", named()).unwrap(), "10.1.2.2/29");
+    // The server carries the write out.
+    let kept = held.text.replace("/c1/eth0", "//");
+    node.store.state().late("lan|10.1.2.0/29|", held.address, &kept);
+    node.del("c2");
+    assert_eq!(node.recorded(), ["10.1.2.2", "10.1.2.3"]);
+    assert_eq!(node.add("c3", named()).unwrap(), "10.1.2.2/29");
+    assert_eq!(node.recorded(), ["10.1.2.2"]);
+}
+
+#[test]
+fn an_address_stays_kept_for_its_name_if_another_one_is_requested() {
+    let node = Node::new(Kind::default());
+    node.add("c1", named()).unwrap();
+    node.del("c1");
+    let mut pool = named();
+    pool["requested-ip"] = "10.1.2.5".into();
+    assert_eq!(node.add("c2", pool).unwrap(), "10.1.2.5/29");
+    assert_eq!(node.recorded(), ["10.1.2.2", "10.1.2.5"]);
+}
+
+#[test]
 fn a_record_of_the_owner_that_changes_before_its_deletion_is_deleted_all_the_same() {
     // A record that a killed call left at the address of another owner.
     let node = Node::new(Kind::default());

@@ -200,6 +200,50 @@ fn a_takeover_of_a_name_ends_every_other_record_of_it() {
     assert_eq!(node.recorded(), ["10.1.2.6"]);
 }
 
+/// A takeover of a name that is killed after it has deleted the holder's record.
+fn killed_takeover(node: &Node, container: &str) {
+    node.between(|_| panic!("killed"));
+    let call = || node.add_with(container, named(), json!({"takeover": true}));
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_err();
+}
+
+#[test]
+fn a_name_whose_holders_write_ends_after_a_killed_takeover_has_one_owner() {
+    for last in [2, 5] {
+        let node = Node::new(Kind { revives: true, ..Kind::default() });
+        node.add("c1", named()).unwrap();
+        let old = node.records_of("ipd:")[0].clone();
+        let other = node.other();
+        killed_takeover(&other, "c2");
+        assert_eq!(node.recorded(), [""; 0]);
+        revive_later(&node, old.clone());
+        // A third owner claims the name, at the address of the record that comes back or at another one.
+        let mut pool = named();
+        pool["requested-ip"] = format!("10.1.2.{last}").into();
+        let (code, message) = other.add("c3", pool).unwrap_err();
+        thread::sleep(Duration::from_millis(150));
+        assert!(code == 11 || last == 2 && code == 102, "{code} {message}");
+        assert_eq!(node.records_of(""), [old], "{message}");
+    }
+}
+
+#[test]
+fn a_killed_claim_does_not_lose_the_address_of_its_name() {
+    for is_kept in [false, true] {
+        let node = Node::new(Kind::default());
+        node.add("c0", pool()).unwrap();
+        assert_eq!(node.add("c1", named()).unwrap(), "10.1.2.3/29");
+        // Another address would be the first one.
+        node.del("c0");
+        if is_kept {
+            node.del("c1");
+        }
+        killed_takeover(&node, "c2");
+        assert_eq!(node.recorded(), [""; 0]);
+        assert_eq!(node.add("c3", named()).unwrap(), "10.1.2.3/29", "{is_kept}");
+    }
+}
+
 /// A takeover of the first address.
 fn take_over(node: &Node, container: &str) -> Result<String, (u64, String)> {
     let wish = json!({"ranges": [{"subnet": "10.1.2.0/29"}], "requested-ip": "10.1.2.2"});
