@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::Path;
 
 use ipam_kit::allocate::{Owner, PoolRequest};
-use ipam_kit::host::ResultCache;
+use ipam_kit::host::{CachedResult, ResultCache};
 use ipam_kit::{Error, ErrorCode, Result};
 use log::warn;
 
@@ -28,12 +29,15 @@ impl<S: RecordServer> RecordLedger<S> {
         (self.call.adopts && !name.is_empty()).then_some(name)
     }
 
-    /// The address that an older program gave the pod of a request, unless the owner has a record.
+    /// The address that an older program gave the pod of a request, unless the owner has a record. It
+    /// is not one that a runtime knows for another interface: a pod has the same text in each record.
     ///
     /// # Errors
-    /// Code 11: the record has a name that several pods may have at once, so one of them may run.
+    /// Code 11: the record has a name that several pods may have at once, so one of them may run. Code
+    /// 5: a cached result cannot be read.
     pub(crate) fn adopted_address(
         &self,
+        owner: &Owner,
         request: &PoolRequest,
         pool: &SubnetPool,
         sights: &[&mut SubnetSight],
@@ -43,10 +47,21 @@ impl<S: RecordServer> RecordLedger<S> {
             return Ok(None);
         }
         let records = sights.iter().flat_map(|sight| &sight.unowned);
-        let mut named = records.filter(|record| record.text == name);
-        let Some(record) = named.find(|it| pool.set.refusal(it.address).is_none()) else {
-            return Ok(None);
-        };
+        let named = records.filter(|it| it.text == name && pool.set.refusal(it.address).is_none());
+        let mut free = None;
+        for record in named {
+            match attachment_with(&RESULTS, owner, record.address)? {
+                None => {
+                    free = Some(record);
+                    break;
+                }
+                Some(other) => warn!(
+                    "leaves {} of {name}, which an older program recorded: {}/{} on {} has it",
+                    record.address, other.container, other.ifname, other.network
+                ),
+            }
+        }
+        let Some(record) = free else { return Ok(None) };
         if name == self.call.pod || request.may_take_over() {
             warn!("takes over {} of {name}, which an older program recorded", record.address);
             return Ok(Some(record.address));
@@ -166,7 +181,71 @@ pub(crate) fn cached_addresses(owner: &Owner) -> Result<BTreeSet<IpAddr>> {
     Ok(addresses)
 }
 
+/// Another attachment that has an address by the results that runtimes keep in these folders.
+///
+/// # Errors
+/// A result cannot be read.
+fn attachment_with(
+    folders: &[impl AsRef<Path>],
+    owner: &Owner,
+    address: IpAddr,
+) -> Result<Option<CachedResult>> {
+    let names = |cached: &CachedResult| {
+        cached.container == owner.container
+            && cached.ifname == owner.ifname
+            && cached.network == owner.scope.network
+    };
+    for folder in folders {
+        let cached = ResultCache::new(folder.as_ref()).of_address(address)?;
+        if let Some(other) = cached.into_iter().find(|cached| !names(cached)) {
+            return Ok(Some(other));
+        }
+    }
+    Ok(None)
+}
+
 /// Whether a text is a name and nothing else, as an older program writes it.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && !is_marked(text) && !text.contains(char::is_whitespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use ipam_kit::allocate::Scope;
+    use ipam_kit::cni::{ContainerId, IfName, NetworkName};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_address_of_another_interface_is_not_the_owners() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = |container: &str, ifname: &str, address: &str| {
+            let result = json!({"cniVersion": "1.0.0", "ips": [{"address": address}]});
+            let cached = json!({
+                "kind": "cniCacheV1", "containerId": container, "ifName": ifname,
+                "networkName": "lan", "result": result,
+            });
+            let name = format!("lan-{container}-{ifname}");
+            fs::write(folder.path().join(name), cached.to_string()).unwrap();
+        };
+        cache("c1", "net1", "10.0.0.4/24");
+        cache("c1", "net2", "10.0.0.5/24");
+        cache("c2", "net1", "10.0.0.6/24");
+        let network = NetworkName::parse("lan").unwrap();
+        let owner = Owner {
+            scope: Scope { node: "n1".to_owned(), network },
+            container: ContainerId::parse("c1").unwrap(),
+            ifname: IfName::parse("net2").unwrap(),
+        };
+        let missing = folder.path().join("missing");
+        let folders = [missing.as_path(), folder.path()];
+        for (last, other) in [(4, Some("c1/net1")), (5, None), (6, Some("c2/net1")), (7, None)] {
+            let found = attachment_with(&folders, &owner, [10, 0, 0, last].into()).unwrap();
+            let found = found.map(|it| format!("{}/{}", it.container, it.ifname));
+            assert_eq!(found.as_deref(), other, "{last}");
+        }
+    }
 }

@@ -106,7 +106,7 @@ impl<S: RecordServer> RecordLedger<S> {
         for (request, pool) in requests.iter().zip(&found) {
             let here: Vec<_> =
                 sights.iter_mut().filter(|sight| pool.has(&sight.subnet.id)).collect();
-            pools.push(self.pool_view(request, pool, here, &names)?);
+            pools.push(self.pool_view(owner, request, pool, here, &names)?);
         }
         let mut view = shown(turn, held, false, sights);
         view.token.add_requests(owner, requests, found);
@@ -160,6 +160,7 @@ impl<S: RecordServer> RecordLedger<S> {
 
     fn pool_view(
         &mut self,
+        owner: &Owner,
         request: &PoolRequest,
         pool: &SubnetPool,
         mut sights: Vec<&mut SubnetSight>,
@@ -192,7 +193,7 @@ impl<S: RecordServer> RecordLedger<S> {
             }
         }
         if kept.is_none() {
-            kept = self.adopted_address(request, pool, &sights)?;
+            kept = self.adopted_address(owner, request, pool, &sights)?;
         }
         let is_whole = sights.iter().all(|sight| sight.is_whole);
         // The first refusal may be by a claim that was withdrawn meanwhile.

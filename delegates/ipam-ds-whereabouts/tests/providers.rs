@@ -188,18 +188,23 @@ fn pods_live_with_addresses_of_openwisp() {
     assert_lives(&file, "10.6.0.", &names);
 }
 
+/// The file in which Multus keeps the result of an ADD.
+fn cached(node: &ProviderNode, container: &str) -> PathBuf {
+    let folder = node.host.path("/var/lib/cni/multus/results");
+    folder.join(format!("whereaboutsexample-{container}-net1"))
+}
+
 /// Writes what Multus keeps of an ADD of the fork.
 fn cache(node: &ProviderNode, container: &str, address: &str) {
-    let folder = node.host.path("/var/lib/cni/multus/results");
-    fs::create_dir_all(&folder).unwrap();
+    let path = cached(node, container);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
     // The second one is of the key `addresses`.
     let ips = [address, "10.5.0.23/24", "10.7.0.23/24"];
     let ips = ips.map(|address| json!({"version": "4", "address": address}));
     let result = json!({"cniVersion": "0.3.1", "ips": ips});
     let file = json!({"kind": "cniCacheV1", "containerId": container, "ifName": "net1",
         "networkName": "whereaboutsexample", "result": result});
-    fs::write(folder.join(format!("whereaboutsexample-{container}-net1")), file.to_string())
-        .unwrap();
+    fs::write(path, file.to_string()).unwrap();
 }
 
 /// What the fork left is shown and not collected, an ADD of its pod takes it, and a DEL of its
@@ -244,6 +249,13 @@ fn assert_adopts(
     assert_eq!(held(&left, 21).as_deref(), Some("shop/web-1"));
     assert_eq!(held(&left, 22), None);
     assert_eq!(held(&left, 23).as_deref(), Some("printer"));
+    // Another interface of the running pod has the address of the record.
+    cache(&node, "running", &format!("{}/24", at(21)));
+    let other = call("ADD", "c1", "web-1", &network).ips();
+    assert_ne!(other, [format!("{}/24", at(21))]);
+    assert_eq!(held(&names(), 21).as_deref(), Some("shop/web-1"));
+    call("DEL", "c1", "web-1", &network).ended_well();
+    fs::remove_file(cached(&node, "running")).unwrap();
     // A late DEL of the sandbox before does not free what the pod has now.
     let again = call("ADD", "c1", "web-1", &network).ips();
     assert_eq!(again, [format!("{}/24", at(21))]);
