@@ -11,7 +11,7 @@ use crate::pools::SubnetPool;
 use crate::server::{AddressRecord, RecordServer, Subnet};
 use crate::sight::Marked;
 
-/// What a claim does, by the view.
+/// The steps of a claim, by the view.
 pub(crate) struct ClaimPlan {
     pub(crate) subnet: Subnet,
     /// `None` if the server chooses.
