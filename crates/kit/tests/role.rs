@@ -176,9 +176,20 @@ fn an_error_names_the_path_where_a_person_wrote_the_pool() {
         let (exit, error) = desk.call("ADD", "c1", json!(null), ipam);
         assert!(exit == 1 && error["msg"].as_str().unwrap().starts_with(start), "{error}");
     }
-    let named = json!({"pools": [{"name": "a"}]});
-    let (_, error) = desk.call("ADD", "c1", named, json!({}));
-    assert!(error["msg"].as_str().unwrap().starts_with("prevResult.pools[0].ranges: "), "{error}");
+    // A delegate before has named a pool of `ipam`, or changed it.
+    let pools = || ipam(json!({"pools": [{"name": "b"}, {"name": "a"}]}));
+    for (pool, more, start) in [
+        (json!({"name": "a"}), json!({}), "prevResult.pools[0].ranges: "),
+        (
+            json!({"name": "a", "index": 1, "requested-ip": "10.0.0.2"}),
+            pools(),
+            "ipam.pools[1].ranges: ",
+        ),
+        (json!({"name": "a", "sticky": "db"}), pools(), "prevResult.pools[0].ranges: "),
+    ] {
+        let (_, error) = desk.call("ADD", "c1", json!({"pools": [pool]}), more);
+        assert!(error["msg"].as_str().unwrap().starts_with(start), "{error}");
+    }
 }
 
 #[test]

@@ -168,6 +168,34 @@ impl RequestedPools {
         self.paths.iter().map(String::as_str).zip(&self.pools)
     }
 
+    /// An error with the path in `ipam.pools` of each pool that the delegate before passed on as it is,
+    /// but for an address that it requests. Another pool keeps its path in `prevResult`.
+    pub(super) fn as_written(&self, request: &Request, error: Error) -> Error {
+        if !matches!(self.origin, PoolOrigin::PrevResult) {
+            return error;
+        }
+        let plain = |mut pool: Pool| {
+            (pool.index, pool.requested_ip) = (None, None);
+            pool
+        };
+        let written = request.network.ipam().get("pools").and_then(Value::as_array);
+        let written: Vec<Option<Pool>> = written
+            .into_iter()
+            .flatten()
+            .map(|pool| Pool::parse(pool, "").ok().map(plain))
+            .collect();
+        let place_of = |pool: &Pool| {
+            let pool = Some(plain(pool.clone()));
+            written.iter().position(|written| *written == pool)
+        };
+        error.map_texts(|text| {
+            self.with_paths().fold(text, |text, (path, pool)| match place_of(pool) {
+                Some(place) => text.replace(path, &format!("ipam.pools[{place}]")),
+                None => text,
+            })
+        })
+    }
+
     /// Checks the keys in the sections of `ipam` that an allocator with these keys of its own
     /// reads; also those of pools in `ipam`, where it serves them. Warns of misspelt keys in the
     /// pools of a delegate before, and where a replaced system ignores them.

@@ -50,7 +50,8 @@ impl<L: Ledger> Delegate for Allocate<L> {
         // Without a pool for this allocator, the ledger is not opened.
         let Allocated { leases, routes } = match requested.pools[..] {
             [] => Allocated::default(),
-            [..] => Self::allocate(request, &requested)?,
+            [..] => Self::allocate(request, &requested)
+                .map_err(|error| requested.as_written(request, error))?,
         };
         let static_ips = requested.static_ips.clone();
         let (mut result, left) = requested.into_result(before);
@@ -145,7 +146,9 @@ impl<L: Ledger> Delegate for Allocate<L> {
         if requested.pools.is_empty() && !requested.static_ips.is_empty() {
             return Ok(None);
         }
-        let free = LedgerAllocator::<L>::open(request)?.ready(&requested)?;
+        let free = LedgerAllocator::<L>::open(request)?
+            .ready(&requested)
+            .map_err(|error| requested.as_written(request, error))?;
         if free == Some(0) {
             return Err(Error::new(ErrorCode::UNAVAILABLE, "a pool has no free address").advise(
                 "release leases of containers that have ended, or enlarge a range of the pool",
