@@ -302,7 +302,7 @@ find_provider() {
     provider=kube
     is_there "$provider_file" || return 0
     text=$(cat "$provider_file") || fail "cannot read $provider_file: run it as root"
-    named=$(printf %s "$text" | tr '\n' ' ' | sed -n 's/.*"ipamtype"[ \t]*:[ \t]*"\([^"]*\)".*/\1/p')
+    named=$(printf %s "$text" | tr '\n' ' ' | sed -n 's/.*"ipamtype"[[:space:]]*:[[:space:]]*"\([^"]*\)".*/\1/p')
     case $named in
     phpipam | openwisp) provider=$named ;;
     nsxtipam)

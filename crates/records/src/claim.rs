@@ -80,17 +80,16 @@ impl<S: RecordServer> RecordLedger<S> {
         let Some(plan) = self.plan_claim(owner, token, claim, &pool)? else {
             return self.taken(owner, &pool, index, &claim.candidates).map(Some);
         };
-        self.memory.remember_use(owner.scope.network.as_str(), &plan.subnet);
-        // Before the deletions: if the call is killed after them, the note has the name's address.
-        let attempt = Attempt::new(&plan.subnet.id, plan.address).of_name(plan.name.as_deref());
-        let taken = attempt.at;
-        token.turn.begin_attempt(attempt);
         if !self.delete_former(owner, &mut token.turn, claim, &plan)? {
             return match claim.replaces {
                 Some(_) => self.taken(owner, &pool, index, &claim.candidates).map(Some),
                 None => Ok(Some(Refused::Changed)),
             };
         }
+        self.memory.remember_use(owner.scope.network.as_str(), &plan.subnet);
+        let attempt = Attempt::new(&plan.subnet.id, plan.address);
+        let taken = attempt.at;
+        token.turn.begin_attempt(attempt);
         let record = match self.make_record(owner, index, claim, &pool, &plan)? {
             Ok(record) => record,
             Err(refused) => return Ok(Some(refused)),
@@ -116,17 +115,24 @@ impl<S: RecordServer> RecordLedger<S> {
             let Some(record) = self.read_entry(entry)? else { return Ok(false) };
             held.push((plan.subnet.id.clone(), record));
         }
+        let mut note = |target: Target, subnet: &str, record: &AddressRecord| {
+            let attempt = Attempt::on(target, subnet, Some(record.address));
+            turn.begin_attempt(attempt.of_name(plan.name.as_deref()));
+        };
         for (subnet, record) in &held {
             if self.rules.revives {
-                let target = Target::Replaces(record.id.clone());
-                let attempt = Attempt::on(target, subnet, Some(record.address));
-                turn.begin_attempt(attempt.of_name(plan.name.as_deref()));
+                note(Target::Replaces(record.id.clone()), subnet, record);
+            } else if plan.name.is_some() {
+                note(Target::Returns(record.id.clone()), subnet, record);
             }
             if !self.delete_others(record)? {
                 return Ok(false);
             }
         }
         for record in &plan.kept {
+            if Some(record.address) == plan.address {
+                note(Target::Returns(record.id.clone()), &plan.subnet.id, record);
+            }
             if !self.delete_surely(record)? {
                 return Ok(false);
             }

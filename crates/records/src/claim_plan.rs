@@ -10,8 +10,9 @@ use crate::ledger::{RecordLedger, RecordToken, contradicts};
 use crate::pools::SubnetPool;
 use crate::server::{AddressRecord, RecordServer, Subnet};
 use crate::sight::Marked;
+use crate::unowned::is_of_other_interface;
 
-/// The steps of a claim, by the view.
+/// The plan of a claim, by the view.
 pub(crate) struct ClaimPlan {
     pub(crate) subnet: Subnet,
     /// `None` if the server chooses.
@@ -74,6 +75,11 @@ impl<S: RecordServer> RecordLedger<S> {
         };
         let is_here = |record: &AddressRecord| Some(record.address) == address;
         unowned.retain(is_here);
+        for record in &unowned {
+            if is_of_other_interface(owner, record)? {
+                return Ok(None);
+            }
+        }
         // An address stays kept for its name if another one is claimed. Of several, one is left.
         let returns = kept.iter().any(is_here);
         kept.retain(|kept| is_here(kept) || returns && claim.set.refusal(kept.address).is_none());

@@ -68,7 +68,7 @@ impl<S: RecordServer> RecordLedger<S> {
         if let Some(refused) = self.keep_all(owner, token, change, kept)? {
             return Ok(Some(refused));
         }
-        if let Some(refused) = self.confirm_replaced(token, made, kept)? {
+        if let Some(refused) = self.confirm_replaced(owner, token, made, kept)? {
             return Ok(Some(refused));
         }
         Ok((!self.drop_all(owner, token, change)?).then_some(Refused::Outdated))
@@ -179,7 +179,7 @@ impl<S: RecordServer> RecordLedger<S> {
         let records: Vec<NotedRecord> = stay.chain(leave).chain(new).flatten().collect();
         let is_settled = before.is_none_or(|note| {
             let has_attempts = !note.attempts.is_empty();
-            let is_over = |it: &Attempt| it.is_settled() || it.replaced().is_some();
+            let is_over = |it: &Attempt| it.is_settled() || it.makes_room();
             note.sure || has_attempts && note.attempts.iter().all(is_over)
         });
         let sure = is_settled && !self.has_unknown;
@@ -187,6 +187,8 @@ impl<S: RecordServer> RecordLedger<S> {
             true => Vec::new(),
             false => token.turn.note().map(|note| note.attempts.clone()).unwrap_or_default(),
         };
+        let is_returned = |it: &Attempt| matches!(it.target, Some(Target::Returns(_)));
+        attempts.retain(|it| !is_returned(it));
         attempts.retain(|it| it.target.is_some() || made.iter().all(|made| made.taken != it.at));
         if let Some(record) = records.first().filter(|_| !sure && attempts.is_empty()) {
             // The requests that left the note unsure are over when this one is.
@@ -208,14 +210,15 @@ impl<S: RecordServer> RecordLedger<S> {
 }
 
 /// Notes that a change has left nothing. Records whose release has begun may be gone, their releases
-/// may be open, and records that it replaced may come back.
+/// may be open, records that it replaced may come back, and addresses that were kept for a name are the
+/// name's without a record.
 fn restore(token: &mut RecordToken, before: Option<OwnerRecords>, has_unknown: bool) {
     if has_unknown || token.turn.note() == before.as_ref() {
         return;
     }
     let mut note = token.turn.note().cloned().unwrap_or_default();
     let earlier = before.as_ref().map(|before| &*before.attempts).unwrap_or_default();
-    let stays = |it: &Attempt| matches!(it.target, Some(Target::Ends(_) | Target::Replaces(_)));
+    let stays = |it: &Attempt| it.makes_room() || matches!(it.target, Some(Target::Ends(_)));
     note.attempts.retain(|attempt| stays(attempt) || earlier.contains(attempt));
     note.sure = before.as_ref().is_some_and(|before| before.sure);
     if before.is_none() && note.attempts.is_empty() {

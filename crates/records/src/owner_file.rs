@@ -69,7 +69,7 @@ pub(crate) struct Attempt {
     /// The record that it changes; `None` if it makes one.
     #[serde(flatten)]
     pub(crate) target: Option<Target>,
-    /// The hash of the sticky name of the claim that it belongs to.
+    /// The hash of the sticky name whose record it deletes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
 }
@@ -84,6 +84,9 @@ pub(crate) enum Target {
     Ends(String),
     /// A record of another owner, which it deletes for a takeover.
     Replaces(String),
+    /// A record that has the address of a sticky name, which it deletes to make the owner's. It is
+    /// noted until the owner has the address.
+    Returns(String),
 }
 
 /// The length, in bytes, from which a file of one line replaces the file. Each claim of the node reads
@@ -120,6 +123,11 @@ impl Attempt {
             Some(Target::Replaces(id)) => Some(id),
             _ => None,
         }
+    }
+
+    /// Whether it deletes what a claim replaces, so that it makes and writes no record of the owner.
+    pub(crate) fn makes_room(&self) -> bool {
+        matches!(self.target, Some(Target::Replaces(_) | Target::Returns(_)))
     }
 
     fn ends(&self, id: &str) -> bool {

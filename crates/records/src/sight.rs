@@ -12,7 +12,7 @@ use crate::mark::OwnerMark;
 use crate::node_records::NodeRecord;
 use crate::server::{AddressRecord, ListDetail, ListQuery, Listed, Listing, RecordServer, Subnet};
 
-/// How often a list is read until it shows the ids of the records that another list has shown.
+/// How often a subnet is listed until a second list shows the ids of the records that are needed.
 const LOOKS: u32 = 3;
 
 /// The subjects of a look at a subnet, beside the addresses in use.
@@ -111,26 +111,27 @@ impl SubnetSight {
         start: Option<&str>,
     ) -> Result<Option<Self>> {
         let mut sight = Self::new(subnet, watch);
-        let query = ListQuery { start, detail: ListDetail::Texts };
-        match server.list(&subnet.id, query, &mut sight)? {
-            Listed::NoSubnet => return Ok(None),
-            Listed::All => sight.is_whole = true,
-            Listed::Queried => sight.is_whole = false,
-        }
-        let mut looks = 0;
-        while let Some(address) = sight.incomplete() {
-            if looks == LOOKS {
-                let message =
-                    format!("{}: the record of {address} changes while it is read", S::NAME);
-                return Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"));
+        for _ in 0..LOOKS {
+            let query = ListQuery { start, detail: ListDetail::Texts };
+            match server.list(&subnet.id, query, &mut sight)? {
+                Listed::NoSubnet => return Ok(None),
+                Listed::All => sight.is_whole = true,
+                Listed::Queried => sight.is_whole = false,
             }
-            looks += 1;
+            if sight.incomplete().is_none() {
+                return Ok(Some(sight));
+            }
             let query = ListQuery { start, detail: ListDetail::Shown };
             if server.list(&subnet.id, query, &mut Completion(&mut sight))? == Listed::NoSubnet {
                 return Ok(None);
             }
+            if sight.incomplete().is_none() {
+                return Ok(Some(sight));
+            }
         }
-        Ok(Some(sight))
+        let address = sight.incomplete().map(|address| address.to_string()).unwrap_or_default();
+        let message = format!("{}: the record of {address} changes while it is read", S::NAME);
+        Err(Error::new(ErrorCode::TRY_AGAIN, message).advise("call again"))
     }
 
     /// Lists the subnet again with times, to find addresses that were kept too long; false if

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use ipam_kit::allocate::{Owner, PoolRequest};
+use ipam_kit::cni::IfName;
 use ipam_kit::host::{CachedResult, ResultCache};
 use ipam_kit::{Error, ErrorCode, Result};
 use log::warn;
@@ -29,8 +30,7 @@ impl<S: RecordServer> RecordLedger<S> {
         (self.call.adopts && !name.is_empty()).then_some(name)
     }
 
-    /// The address that an older program gave the pod of a request, unless the owner has a record. It
-    /// is not one that a runtime knows for another interface: a pod has the same text in each record.
+    /// The address that an older program gave the pod of a request, unless the owner has a record.
     ///
     /// # Errors
     /// Code 11: the record has a name that several pods may have at once, so one of them may run. Code
@@ -48,20 +48,13 @@ impl<S: RecordServer> RecordLedger<S> {
         }
         let records = sights.iter().flat_map(|sight| &sight.unowned);
         let named = records.filter(|it| it.text == name && pool.set.refusal(it.address).is_none());
-        let mut free = None;
+        let mut adoptable = None;
         for record in named {
-            match attachment_with(&RESULTS, owner, record.address)? {
-                None => {
-                    free = Some(record);
-                    break;
-                }
-                Some(other) => warn!(
-                    "leaves {} of {name}, which an older program recorded: {}/{} on {} has it",
-                    record.address, other.container, other.ifname, other.network
-                ),
+            if adoptable.is_none() && !is_of_other_interface(owner, record)? {
+                adoptable = Some(record);
             }
         }
-        let Some(record) = free else { return Ok(None) };
+        let Some(record) = adoptable else { return Ok(None) };
         if name == self.call.pod || request.may_take_over() {
             warn!("takes over {} of {name}, which an older program recorded", record.address);
             return Ok(Some(record.address));
@@ -181,24 +174,32 @@ pub(crate) fn cached_addresses(owner: &Owner) -> Result<BTreeSet<IpAddr>> {
     Ok(addresses)
 }
 
-/// Another attachment that has an address by the results that runtimes keep in these folders.
+/// Whether another interface of the owner's container has the address of a record by the cached
+/// results of runtimes: a pod has the same text in each of its records.
 ///
 /// # Errors
-/// A result cannot be read.
-fn attachment_with(
+/// Code 5: a result cannot be read.
+pub(crate) fn is_of_other_interface(owner: &Owner, record: &AddressRecord) -> Result<bool> {
+    let other = other_interface(&RESULTS, owner, record.address)?;
+    if let Some(ifname) = &other {
+        let AddressRecord { address, text, .. } = record;
+        warn!("leaves {address} of {text}, which an older program recorded: {ifname} has it");
+    }
+    Ok(other.is_some())
+}
+
+/// The network of a result may be that of a plugin which calls this one's network.
+fn other_interface(
     folders: &[impl AsRef<Path>],
     owner: &Owner,
     address: IpAddr,
-) -> Result<Option<CachedResult>> {
-    let names = |cached: &CachedResult| {
-        cached.container == owner.container
-            && cached.ifname == owner.ifname
-            && cached.network == owner.scope.network
-    };
+) -> Result<Option<IfName>> {
     for folder in folders {
-        let cached = ResultCache::new(folder.as_ref()).of_address(address)?;
-        if let Some(other) = cached.into_iter().find(|cached| !names(cached)) {
-            return Ok(Some(other));
+        let mut cached = ResultCache::new(folder.as_ref()).of_address(address)?.into_iter();
+        let is_other =
+            |it: &CachedResult| it.container == owner.container && it.ifname != owner.ifname;
+        if let Some(other) = cached.find(is_other) {
+            return Ok(Some(other.ifname));
         }
     }
     Ok(None)
@@ -214,7 +215,7 @@ mod tests {
     use std::fs;
 
     use ipam_kit::allocate::Scope;
-    use ipam_kit::cni::{ContainerId, IfName, NetworkName};
+    use ipam_kit::cni::{ContainerId, NetworkName};
     use serde_json::json;
 
     use super::*;
@@ -242,10 +243,9 @@ mod tests {
         };
         let missing = folder.path().join("missing");
         let folders = [missing.as_path(), folder.path()];
-        for (last, other) in [(4, Some("c1/net1")), (5, None), (6, Some("c2/net1")), (7, None)] {
-            let found = attachment_with(&folders, &owner, [10, 0, 0, last].into()).unwrap();
-            let found = found.map(|it| format!("{}/{}", it.container, it.ifname));
-            assert_eq!(found.as_deref(), other, "{last}");
+        for (last, other) in [(4, Some("net1")), (5, None), (6, None), (7, None)] {
+            let found = other_interface(&folders, &owner, [10, 0, 0, last].into()).unwrap();
+            assert_eq!(found.as_ref().map(IfName::as_str), other, "{last}");
         }
     }
 }

@@ -235,8 +235,8 @@ impl<S: RecordServer> RecordLedger<S> {
         })
     }
 
-    /// The address of a sticky name without a record: a call of this node was killed after it had
-    /// deleted the name's record, and before it had made its own.
+    /// The address of a sticky name without a record: a call of this node has deleted the name's record,
+    /// and was killed or failed before it had made its own.
     fn interrupted_address(
         &self,
         name: &NameMark,
@@ -247,6 +247,7 @@ impl<S: RecordServer> RecordLedger<S> {
         let of_name = attempts.iter().filter(|attempt| attempt.name.as_ref() == Some(&name.hash));
         let is_free = |address: IpAddr| {
             pool.set.refusal(address).is_none()
+                && !self.hidden.contains_key(&address)
                 && sights.iter().all(|sight| !sight.used.contains(&address))
         };
         let free = of_name.filter(|attempt| attempt.address.is_some_and(is_free));

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::node::{Node, named, pool};
-use common::{Between, Kind};
+use common::{Between, Kind, Lost};
 use ipam_records::server::AddressRecord;
 use serde_json::json;
 
@@ -241,6 +241,42 @@ fn a_killed_claim_does_not_lose_the_address_of_its_name() {
         killed_takeover(&node, "c2");
         assert_eq!(node.recorded(), [""; 0]);
         assert_eq!(node.add("c3", named()).unwrap(), "10.1.2.3/29", "{is_kept}");
+    }
+}
+
+#[test]
+fn a_failed_claim_does_not_lose_the_address_of_its_name() {
+    for is_met in [false, true] {
+        let node = Node::new(Kind::default());
+        node.add("c0", pool()).unwrap();
+        assert_eq!(node.add("c1", named()).unwrap(), "10.1.2.3/29");
+        // Another address would be the first one.
+        node.del("c0");
+        node.del("c1");
+        let store = node.store.clone();
+        if is_met {
+            // The claim of the other pool meets another program, and both claims are withdrawn.
+            node.between(move |address| {
+                let (id, text) = ("other".to_owned(), "another program".to_owned());
+                let record =
+                    AddressRecord { id, address, text, stamp: String::new(), written: None };
+                store
+                    .state()
+                    .records
+                    .entry("lan|10.1.3.0/29|".to_owned())
+                    .or_default()
+                    .push(record);
+            });
+        } else {
+            store.state().lost.push_back(Lost::Never);
+        }
+        let other = json!({"ranges": [{"subnet": "10.1.3.0/29"}]});
+        let reply = node.call("ADD", "c2", json!([named(), other]), json!({}));
+        assert_eq!(reply.exit, 0, "{}", reply.stdout);
+        let recorded = node.records_of("ipd:n1/lan").into_iter();
+        let recorded: Vec<String> = recorded.map(|it| it.address.to_string()).collect();
+        assert!(recorded.contains(&"10.1.2.3".to_owned()), "{is_met} {recorded:?}");
+        assert_eq!(recorded.len(), 2);
     }
 }
 

@@ -291,7 +291,7 @@ impl<T> Failover<T> {
         if self.statuses.reasons().all(str::is_empty) {
             let message = match self.sent {
                 true => format!(
-                    "deadline exceeded before the next request to {name}: those before took the time"
+                    "deadline exceeded before the next request to {name}: earlier requests and waits took the time"
                 ),
                 false => format!(
                     "deadline exceeded before the first request to {name}: the call waited for other calls, or this host is too busy"

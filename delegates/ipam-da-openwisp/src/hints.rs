@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn a_refusal_and_a_limit_count_for_the_user_who_met_them() {
         let folder = tempfile::tempdir().unwrap();
-        let hints = |user: &str| AnswerHints::read(folder.path().join("lists.json"), user);
+        let hints = |user: &str| AnswerHints::read(folder.path().join("answers.json"), user);
         hints("a").remember_refusal();
         hints("a").remember_limit();
         assert!(!hints("a").may_export() && hints("b").may_export());

@@ -111,20 +111,6 @@ impl OpenWisp {
         }
     }
 
-    /// The subnets of the organization.
-    fn seen_subnets(&mut self, rounds: Rounds) -> Result<Vec<Subnet>> {
-        let mut found: Vec<SubnetJson> = Vec::new();
-        read_pages::<SubnetJson>(&mut self.client, SUBNETS, rounds, &mut |page| {
-            if page.number == 1 {
-                found.clear();
-            }
-            found.extend(page.elements);
-            Ok(())
-        })?;
-        let seen = seen_subnets(found, &self.organization);
-        seen.map_err(|error| self.client.redacted(error))
-    }
-
     /// Proves that a subnet does not exist. For a subnet of an organization that the user does not
     /// manage, the list of records is missing too.
     fn prove_absent(&mut self, subnet: &str) -> Result<Listed> {
@@ -186,7 +172,7 @@ impl RecordServer for OpenWisp {
         servers.sort_unstable();
         let plain = site.settings.servers.iter().find(|server| !server.is_secured());
         let state = request.state_dir()?;
-        let hints = state.root().join("openwisp").join("lists.json");
+        let hints = state.root().join("openwisp").join("answers.json");
         let (organization, confirm) = (site.organization.clone(), site.confirm);
         let is_of_provider = site.settings.is_of_provider;
         let unencrypted = plain.map(|server| {
@@ -238,14 +224,18 @@ impl RecordServer for OpenWisp {
         self.is_of_provider
     }
 
-    fn subnets(&mut self, wanted: &str, each: &mut dyn FnMut(Subnet)) -> Result<()> {
-        let mut seen = Vec::new();
-        if !wanted.is_empty() {
-            seen = self.seen_subnets(Rounds::One)?;
-        }
-        if !seen.iter().any(|subnet| subnet.is_meant_by(wanted)) {
-            seen = self.seen_subnets(Rounds::UntilSame)?;
-        }
+    fn subnets(&mut self, _wanted: &str, each: &mut dyn FnMut(Subnet)) -> Result<()> {
+        let mut found: Vec<SubnetJson> = Vec::new();
+        let rounds = Rounds::UntilSame;
+        read_pages::<SubnetJson>(&mut self.client, SUBNETS, rounds, &mut |page| {
+            if page.number == 1 {
+                found.clear();
+            }
+            found.extend(page.elements);
+            Ok(())
+        })?;
+        let seen = seen_subnets(found, &self.organization);
+        let mut seen = seen.map_err(|error| self.client.redacted(error))?;
         if self.organization == Organization::Shared
             && let Some(first) = seen.first()
             && !self.may_change(&first.id)?

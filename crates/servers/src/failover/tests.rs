@@ -319,7 +319,7 @@ fn a_call_whose_time_is_over_after_an_answer_says_so() {
     assert_eq!(error.code(), ErrorCode::TIMED_OUT);
     assert_eq!(
         error.to_string(),
-        "deadline exceeded before the next request to Test: those before took the time"
+        "deadline exceeded before the next request to Test: earlier requests and waits took the time"
     );
 }
 
