@@ -35,7 +35,7 @@ pub trait RecordServer: Store + Sized + 'static {
     fn address_of(record: &Self::Record) -> &str;
 
     /// A node with the settings that the tests need.
-    fn prepared(node: Node<Self>) -> Node<Self> {
+    fn prepared(&self, node: Node<Self>) -> Node<Self> {
         node
     }
 }
@@ -61,7 +61,7 @@ impl RecordServer for OpenWisp {
         &record.address
     }
 
-    fn prepared(node: Node<Self>) -> Node<Self> {
+    fn prepared(&self, node: Node<Self>) -> Node<Self> {
         node.with("organization", ORGANIZATION)
     }
 }
@@ -85,6 +85,15 @@ impl RecordServer for PhpIpam {
 
     fn address_of(record: &phpipam::Record) -> &str {
         &record.address
+    }
+
+    fn prepared(&self, node: Node<Self>) -> Node<Self> {
+        if !self.is_real() {
+            return node;
+        }
+        // Others may have subnets of the same CIDRs in it.
+        let (app, code) = self.app();
+        node.with("appId", app).with("token", code).with("section", self.section(1))
     }
 }
 
@@ -127,7 +136,8 @@ impl<'a, S: RecordServer> RecordSite<'a, S> {
     /// The same through another endpoint.
     pub fn node_at(&self, url: &str) -> Node<S> {
         // The server may be slow while other tests run.
-        S::prepared(Node::at(&[url.to_owned()]).with_pools(&[&self.subnet])).patient()
+        let node = Node::at(&[url.to_owned()]).with_pools(&[&self.subnet]);
+        self.server.prepared(node).patient()
     }
 
     /// A node whose owners no other test has. Without memory, a release looks for its owner in all

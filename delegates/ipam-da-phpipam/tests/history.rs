@@ -13,7 +13,7 @@ use std::time::Duration;
 use ipam_testkit::history::records::{
     MarkedRecord, Plan, RecordStore, SUBNETS, assert_sound_on_records,
 };
-use ipam_testkit::phpipam::{APP, CODE, LockKind, PhpIpam, Record};
+use ipam_testkit::phpipam::{LockKind, PhpIpam, Record};
 use ipam_testkit::world::full_size;
 use serde_json::{Value, json};
 
@@ -38,8 +38,9 @@ impl RecordStore for Records<'_> {
     }
 
     fn section(&self, endpoints: &[String], timeout: &str) -> Value {
+        let (app, code) = self.server.app();
         let mut section =
-            json!({"urls": endpoints, "appId": APP, "token": CODE, "timeout": timeout});
+            json!({"urls": endpoints, "appId": app, "token": code, "timeout": timeout});
         if self.has_key {
             section["keyField"] = KEY.into();
         }
@@ -59,7 +60,8 @@ impl RecordStore for Records<'_> {
         self.server.delete(id);
     }
 
-    /// Holds the lock for less or for more than a change waits, or ends connections.
+    /// Holds the lock for less or for more than a change waits, or ends connections. With a real
+    /// server, a change waits for a second, and a proxy cannot end all connections.
     fn disturb(&self, number: usize) {
         let hold = |time: Duration| {
             let turn = self.server.hold();
@@ -69,6 +71,7 @@ impl RecordStore for Records<'_> {
         match number % 3 {
             0 => hold(WAIT / 2),
             1 => hold(WAIT * 2),
+            _ if self.server.is_real() => hold(WAIT * 4),
             _ => {
                 self.server.set_down(true);
                 sleep(SECOND / 2);

@@ -18,7 +18,7 @@ use ipam_kit::cni::{Environment, NetworkName};
 use ipam_suites::ledger_suite::{self, LedgerSubject};
 use ipam_suites::subject::{Binary, CallOutput, Form, InProcess, Subject};
 use ipam_suites::{Report, allocator_suite};
-use ipam_testkit::phpipam::{APP, Builder, CODE, LockKind, PhpIpam};
+use ipam_testkit::phpipam::{Builder, LockKind, PhpIpam};
 use ipam_testkit::world;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
@@ -33,12 +33,11 @@ struct Desk {
     server: Arc<PhpIpam>,
     cidrs: &'static [&'static str],
     has_key: bool,
-    /// The section of each network.
+    /// The number of each network's section, and the ids of its subnets.
     sections: Arc<Mutex<HashMap<String, Section>>>,
     state: Arc<TempDir>,
 }
 
-/// The id of a section, and those of its subnets.
 type Section = (u64, Vec<String>);
 
 impl Desk {
@@ -50,8 +49,9 @@ impl Desk {
     }
 
     fn ipam(&self) -> Value {
+        let (app, code) = self.server.app();
         let mut section = json!({
-            "url": self.server.url(), "appId": APP, "token": CODE, "timeout": "30s",
+            "url": self.server.url(), "appId": app, "token": code, "timeout": "30s",
         });
         if self.has_key {
             section["keyField"] = KEY.into();
@@ -71,7 +71,7 @@ impl Desk {
             };
             (next, self.cidrs.iter().map(subnet).collect())
         });
-        id.to_string()
+        self.server.section(*id)
     }
 
     /// The name of the pool of choices, which has a gateway from then on.

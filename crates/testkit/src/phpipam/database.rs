@@ -98,6 +98,7 @@ impl Database {
             };
             let text = match value {
                 Value::String(text) => without_tags(text),
+                Value::Null => String::new(),
                 other => other.to_string(),
             };
             if length.is_some_and(|length| text.chars().count() > length) {
@@ -179,7 +180,7 @@ impl Database {
     ) -> Result<(), Refusal> {
         let Some(field) = &self.key_field else { return Ok(()) };
         let folded = |text: &String| text.trim_end().to_lowercase();
-        let Some(key) = columns.get(field) else { return Ok(()) };
+        let Some(key) = columns.get(field).filter(|key| !key.is_empty()) else { return Ok(()) };
         let mut rows = self.addresses.iter().filter(|(id, row)| {
             row.subnet == subnet && Some(**id) != own && row.columns.contains_key(field)
         });
@@ -200,7 +201,9 @@ impl Database {
         });
         let names = COLUMNS.iter().map(|(name, _)| *name).chain(self.key_field.as_deref());
         for name in names {
-            shown[name] = row.columns.get(name).map(|text| &**text).into();
+            // An empty text is kept as NULL.
+            let text = row.columns.get(name).filter(|text| !text.is_empty());
+            shown[name] = text.map(|text| &**text).into();
         }
         shown
     }
@@ -217,21 +220,6 @@ impl Database {
             "editDate": null, "lastScan": null, "lastDiscovery": null,
         })
     }
-
-    pub(super) fn record(&self, id: u64, row: &AddressRow) -> Record {
-        let column = |name: &str| row.columns.get(name).cloned().unwrap_or_default();
-        Record {
-            id: id.to_string(),
-            subnet: row.subnet.to_string(),
-            address: row.address.to_string(),
-            hostname: column("hostname"),
-            description: column("description"),
-            owner: column("owner"),
-            note: column("note"),
-            key: self.key_field.as_deref().map(column).unwrap_or_default(),
-            is_gateway: row.is_gateway,
-        }
-    }
 }
 
 fn duplicate<T>(entry: &str, key: &str) -> Result<T, Refusal> {
@@ -245,6 +233,12 @@ fn without_tags(text: &str) -> String {
     let mut rest = text;
     while let Some((before, tag)) = rest.split_once('<') {
         kept += before;
+        if tag.starts_with(char::is_whitespace) {
+            // PHP takes this for a sign of less.
+            kept.push('<');
+            rest = tag;
+            continue;
+        }
         rest = tag.split_once('>').map_or("", |(_, after)| after);
     }
     kept + rest

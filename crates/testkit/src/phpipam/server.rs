@@ -1,17 +1,19 @@
 //! The server: how it is started, and what a test does to it beside its clients.
 
+use std::fs::File;
 use std::io::{self, BufReader, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::api;
-use super::database::{Database, Record, Snapshot, SubnetRow};
+use super::database::{Database, Snapshot};
 use super::login::{Logins, Security};
-use crate::servers::http::{Answer, exchange};
+use super::real::{self, RealSite};
+use crate::servers::http::Answer;
 use crate::servers::relay::read_request;
 
 /// The id of the App.
@@ -31,6 +33,8 @@ pub const PASSWORD: &str = "a-password-of-phpipam";
 pub enum LockKind {
     /// One change after another; one that waits too long gets status 200 and a failure.
     File,
+    /// The same by a row of the database, in other words.
+    MySql,
     /// Changes meet, and the unique index refuses all but one.
     Disabled,
 }
@@ -42,7 +46,8 @@ pub struct Builder {
     pub(super) wait: Duration,
     pub(super) security: Security,
     pub(super) is_read_only: bool,
-    key_field: Option<String>,
+    pub(super) key_field: Option<String>,
+    is_imitation: bool,
 }
 
 /// What the connections of a server share.
@@ -57,10 +62,17 @@ pub(super) struct Site {
     is_down: Mutex<bool>,
 }
 
-/// A running server. It ends with the test's process.
+/// A running server. An imitation ends with the test's process; in a real one, its sections end
+/// with it.
 pub struct PhpIpam {
-    address: SocketAddr,
-    site: Arc<Site>,
+    endpoint: String,
+    pub(super) kind: Kind,
+    key_field: Option<String>,
+}
+
+pub(super) enum Kind {
+    Imitation(Arc<Site>),
+    Real(RealSite),
 }
 
 /// The lock of the App.
@@ -72,6 +84,12 @@ pub(super) struct Turns {
 
 /// A held lock.
 pub struct Turn<'a>(&'a Turns);
+
+/// The lock of the App, held by a test.
+pub enum Hold<'a> {
+    Imitation(Turn<'a>),
+    Real(File),
+}
 
 impl Turns {
     /// Waits for the lock; `None` after so long.
@@ -129,12 +147,31 @@ impl Builder {
         self
     }
 
-    /// Starts a server on 127.0.0.1.
+    /// An imitation in any case, for a test that does to it what cannot be done to a real server.
+    pub fn imitated(mut self) -> Self {
+        self.is_imitation = true;
+        self
+    }
+
+    /// Starts an imitation on 127.0.0.1, or begins with a part of the real server that
+    /// `IPAM_DELEGATED_PHPIPAM_URL` names. A test with users is for the imitation.
     #[track_caller]
     pub fn start(self) -> PhpIpam {
+        match real::endpoint() {
+            Some(endpoint) if !self.is_imitation && self.security != Security::Token => {
+                let key_field = self.key_field.clone();
+                PhpIpam { kind: Kind::Real(RealSite::of(&endpoint, &self)), endpoint, key_field }
+            }
+            _ => self.imitate(),
+        }
+    }
+
+    #[track_caller]
+    fn imitate(self) -> PhpIpam {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let database = Database { key_field: self.key_field.clone(), ..Database::default() };
+        let endpoint = listener.local_addr().unwrap().to_string();
+        let key_field = self.key_field.clone();
+        let database = Database { key_field: key_field.clone(), ..Database::default() };
         let site = Arc::new(Site {
             options: self,
             database: Mutex::new(database),
@@ -151,7 +188,7 @@ impl Builder {
                 thread::spawn(move || drop(serve(&client, &site)));
             }
         });
-        PhpIpam { address, site: kept }
+        PhpIpam { endpoint, kind: Kind::Imitation(kept), key_field }
     }
 }
 
@@ -185,6 +222,7 @@ impl PhpIpam {
             security: Security::Code,
             is_read_only: false,
             key_field: None,
+            is_imitation: false,
         }
     }
 
@@ -203,18 +241,32 @@ impl PhpIpam {
 
     /// `ADDRESS:PORT`.
     pub fn endpoint(&self) -> String {
-        self.address.to_string()
+        self.endpoint.clone()
     }
 
     /// The URL below which `api/` is.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("http://{}", self.endpoint)
+    }
+
+    /// The id of the App, and its code.
+    pub fn app(&self) -> (&str, &str) {
+        match &self.kind {
+            Kind::Imitation(_) => (APP, CODE),
+            Kind::Real(site) => site.app(),
+        }
+    }
+
+    /// The name of the custom field, where there is one.
+    pub(super) fn key_field(&self) -> Option<&str> {
+        self.key_field.as_deref()
     }
 
     /// One request below `api/APP/`, with the App's code.
     #[track_caller]
     pub fn ask(&self, method: &str, target: &str, body: Option<&Value>) -> Answer {
-        self.ask_with(method, &format!("{APP}/{target}"), &format!("token: {CODE}"), body)
+        let (app, code) = self.app();
+        self.ask_with(method, &format!("{app}/{target}"), &format!("token: {code}"), body)
     }
 
     /// One request below `api/` with this header.
@@ -226,133 +278,61 @@ impl PhpIpam {
         header: &str,
         body: Option<&Value>,
     ) -> Answer {
-        let body = body.map(Value::to_string).unwrap_or_default();
-        let head = format!(
-            "{method} /api/{target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
-        let stream = TcpStream::connect(self.address).unwrap();
-        exchange(stream, (head + &body).as_bytes()).unwrap()
+        real::ask(&self.endpoint, method, target, header, body)
     }
 
-    fn database(&self) -> MutexGuard<'_, Database> {
-        lock(&self.site.database)
-    }
-
-    /// Makes a subnet in the section 1: its id.
+    /// What runs the imitation.
     #[track_caller]
-    pub fn subnet(&self, cidr: &str, description: &str) -> String {
-        self.subnet_in(1, None, cidr, description)
-    }
-
-    /// Makes a subnet in a section and inside of another one.
-    #[track_caller]
-    pub fn subnet_in(
-        &self,
-        section: u64,
-        parent: Option<&str>,
-        cidr: &str,
-        description: &str,
-    ) -> String {
-        let parent = parent.map_or(0, |id| id.parse().unwrap());
-        let (cidr, description) = (cidr.parse().unwrap(), description.to_owned());
-        self.database().add_subnet(SubnetRow { cidr, description, section, parent }).to_string()
-    }
-
-    /// Removes a subnet with its records.
-    #[track_caller]
-    pub fn remove_subnet(&self, id: &str) {
-        let id: u64 = id.parse().unwrap();
-        let mut database = self.database();
-        database.subnets.remove(&id);
-        database.addresses.retain(|_, row| row.subnet != id);
-    }
-
-    /// Makes a record with these columns, as a person does: its id.
-    #[track_caller]
-    pub fn record(&self, subnet: &str, address: &str, columns: &[(&str, &str)]) -> String {
-        let columns = columns.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-        let (subnet, address) = (subnet.parse().unwrap(), address.parse::<IpAddr>().unwrap());
-        self.database().insert(subnet, address, columns.collect()).unwrap().to_string()
-    }
-
-    /// Makes the record of a subnet's gateway.
-    #[track_caller]
-    pub fn gateway(&self, subnet: &str, address: &str) -> String {
-        self.record(subnet, address, &[("hostname", "router"), ("is_gateway", "1")])
-    }
-
-    /// The records of a subnet, in the order of their addresses.
-    #[track_caller]
-    pub fn records(&self, subnet: &str) -> Vec<Record> {
-        let (database, subnet) = (self.database(), subnet.parse::<u64>().unwrap());
-        let mut rows: Vec<_> =
-            database.addresses.iter().filter(|(_, row)| row.subnet == subnet).collect();
-        rows.sort_by_key(|(_, row)| row.address);
-        rows.iter().map(|(id, row)| database.record(**id, row)).collect()
-    }
-
-    /// Changes a column of every record of a subnet.
-    #[track_caller]
-    pub fn edit(&self, subnet: &str, column: &str, change: impl Fn(&str) -> String) {
-        let subnet: u64 = subnet.parse().unwrap();
-        let mut database = self.database();
-        let rows = database.addresses.values_mut().filter(|row| row.subnet == subnet);
-        for row in rows {
-            let text = row.columns.entry(column.to_owned()).or_default();
-            *text = change(text);
+    fn imitation(&self) -> &Site {
+        match &self.kind {
+            Kind::Imitation(site) => site,
+            Kind::Real(_) => panic!("a real phpIPAM cannot do this: start an imitation"),
         }
-    }
-
-    #[track_caller]
-    pub fn delete(&self, record: &str) {
-        assert!(self.database().addresses.remove(&record.parse().unwrap()).is_some());
     }
 
     /// The database, while nothing is written.
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot(self.database().clone())
+        Snapshot(lock(&self.imitation().database).clone())
     }
 
     /// Makes its database that of a snapshot.
     pub fn restore(&self, snapshot: &Snapshot) {
-        *self.database() = snapshot.0.clone();
+        *lock(&self.imitation().database) = snapshot.0.clone();
     }
 
     /// Lets the token of the user expire.
     pub fn expire(&self) {
-        lock(&self.site.logins).expire();
+        lock(&self.imitation().logins).expire();
     }
 
     /// How many logins were refused.
     pub fn refused_logins(&self) -> u32 {
-        lock(&self.site.logins).refused
+        lock(&self.imitation().logins).refused
     }
 
     /// Holds the lock of the App, so that changes wait, until the turn is dropped.
     #[track_caller]
-    pub fn hold(&self) -> Turn<'_> {
-        self.site.turn.take(Duration::from_secs(30)).unwrap()
+    pub fn hold(&self) -> Hold<'_> {
+        match &self.kind {
+            Kind::Imitation(site) => {
+                Hold::Imitation(site.turn.take(Duration::from_secs(30)).unwrap())
+            }
+            Kind::Real(_) => Hold::Real(real::lock_file()),
+        }
     }
 
     /// Sets whether the database is unreachable: each request ends with 500 and no body.
     pub fn set_broken(&self, is_broken: bool) {
-        *lock(&self.site.is_broken) = is_broken;
+        *lock(&self.imitation().is_broken) = is_broken;
     }
 
     /// Sets whether each connection ends without an answer.
     pub fn set_down(&self, is_down: bool) {
-        *lock(&self.site.is_down) = is_down;
+        *lock(&self.imitation().is_down) = is_down;
     }
 
-    /// Waits until a condition of its records is met.
-    #[track_caller]
-    pub fn until(&self, subnet: &str, is_met: impl Fn(&[Record]) -> bool) {
-        let give_up = Instant::now() + Duration::from_secs(60);
-        while !is_met(&self.records(subnet)) {
-            assert!(Instant::now() < give_up, "{:?}", self.records(subnet));
-            thread::sleep(Duration::from_millis(5));
-        }
+    /// Whether it can be disturbed only by its lock.
+    pub fn is_real(&self) -> bool {
+        matches!(self.kind, Kind::Real(_))
     }
 }

@@ -1,4 +1,4 @@
-//! One request of HTTP/1.0 over any stream: the answer to it comes in one piece.
+//! One request of HTTP over any stream: the answer to it ends with the connection.
 
 use std::io::{self, Read, Write};
 
@@ -41,5 +41,23 @@ pub fn exchange(mut stream: impl Read + Write, request: &[u8]) -> io::Result<Ans
     let end = bytes.windows(4).position(|piece| piece == b"\r\n\r\n").ok_or_else(cut)?;
     let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(cut)?;
-    Ok(Answer { status, head, body: bytes.split_off(end + 4) })
+    let mut body = bytes.split_off(end + 4);
+    if head.to_lowercase().contains("transfer-encoding: chunked") {
+        body = joined(&body).ok_or_else(cut)?;
+    }
+    Ok(Answer { status, head, body })
+}
+
+/// The text of a body in chunks.
+fn joined(mut chunks: &[u8]) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let end = chunks.windows(2).position(|pair| pair == b"\r\n")?;
+        let size = usize::from_str_radix(std::str::from_utf8(&chunks[..end]).ok()?, 16).ok()?;
+        if size == 0 {
+            return Some(body);
+        }
+        body.extend_from_slice(chunks.get(end + 2..end + 2 + size)?);
+        chunks = chunks.get(end + size + 4..)?;
+    }
 }

@@ -218,7 +218,7 @@ fn records_that_come_late_are_one_after_the_next_add_and_none_after_a_del() {
 
 #[test]
 fn an_unreachable_database_is_told_and_has_what_it_had_when_it_is_back() {
-    let server = PhpIpam::start();
+    let server = PhpIpam::builder().imitated().start();
     let site = Site::on(&server, "10.1.0.0/24");
     let node = site.node();
     let result = node.add("c1");

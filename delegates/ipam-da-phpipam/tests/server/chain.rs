@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 
 use ipam_testkit::node::addresses;
-use ipam_testkit::phpipam::{APP, CODE};
 use ipam_testkit::world::{World, binary};
 use serde_json::{Value, json};
 
@@ -26,8 +25,10 @@ fn the_example_gives_checks_and_releases_an_address_of_the_subnet_by_its_descrip
     let ipam = &mut network["ipam"];
     ipam["stateDir"] = json!(world.path("state"));
     ipam["pools"][0]["name"] = format!("of {}", site.cidr).into();
-    assert_eq!(ipam["phpipam"]["appId"], APP);
-    fs::write(world.path("token"), CODE).unwrap();
+    let (app, code) = site.server.app();
+    assert_eq!(ipam["phpipam"]["appId"], app);
+    fs::write(world.path("token"), code).unwrap();
+    ipam["phpipam"]["section"] = site.server.section(1).into();
     ipam["phpipam"]["tokenFile"] = json!(world.path("token"));
     ipam["phpipam"]["url"] = site.server.url().into();
     ipam["phpipam"].as_object_mut().unwrap().remove("caFile");

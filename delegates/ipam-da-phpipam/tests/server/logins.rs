@@ -141,7 +141,8 @@ fn an_app_that_wants_encrypted_requests_or_tls_is_told_what_to_choose() {
 
 #[test]
 fn a_code_is_no_password_and_a_password_over_plain_http_needs_a_word() {
-    let site = Site::new();
+    let server = PhpIpam::builder().imitated().start();
+    let site = Site::on(&server, "10.1.0.0/24");
     // The App of this server has a code.
     let node = with_password(&site, PASSWORD);
     let (code, text) = node.call("ADD", "c1").failure();

@@ -64,11 +64,13 @@ fn a_section_tells_apart_subnets_of_one_cidr() {
     let first = server.subnet("10.1.0.0/24", "blue");
     let second = server.subnet_in(2, None, "10.1.0.0/24", "blue");
     let site = Site { server: &server, subnet: first, cidr: "10.1.0.0/24".to_owned() };
-    let node = site.node().with_pools(&["blue"]);
+    let mut node = site.node().with_pools(&["blue"]);
+    node.store["phpipam"].as_object_mut().unwrap().remove("section");
     let (code, text) = node.call("ADD", "c1").failure();
     assert!(code == 7 && text.contains("means several subnets"), "{code} {text}");
-    for (section, subnet) in [("2", &second), ("Kubernetes", &site.subnet)] {
-        let node = site.node().with_pools(&["blue"]).with("section", section);
+    let [one, two] = [server.section_name(1), server.section(2)];
+    for (section, subnet) in [(two, &second), (one, &site.subnet)] {
+        let node = site.node().with_pools(&["blue"]).with("section", &*section);
         node.add("c1");
         assert_eq!(server.records(subnet).len(), 1, "{section}");
     }

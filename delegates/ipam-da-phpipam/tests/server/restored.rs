@@ -8,7 +8,7 @@ use crate::site::KEY;
 
 #[test]
 fn a_server_that_forgot_gives_nothing_until_it_is_accepted() {
-    let server = PhpIpam::start();
+    let server = PhpIpam::builder().imitated().start();
     assert_refused_until_accepted(&server, || server.snapshot(), |backup| server.restore(backup));
 }
 
