@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use crate::answers::{Envelope, nonsense, parse};
 use crate::config::PhpIpamSite;
 use crate::login::log_in;
-use crate::refusal::{LOCKED, READ_ONLY, refusal};
+use crate::refusal::{READ_ONLY, is_locked, refusal};
 
 /// The server, over HTTP.
 #[derive(Debug)]
@@ -234,7 +234,7 @@ impl AppClient {
                 self.renew()?;
                 continue;
             }
-            if envelope.is(500) && envelope.says(LOCKED) {
+            if is_locked(&envelope) {
                 turns += 1;
                 if turns == TURNS || self.client.left().is_zero() {
                     return Err(self.refusal(&envelope, "a change"));
@@ -267,7 +267,7 @@ impl AppClient {
     /// The error of an answer that nothing else explains.
     pub(crate) fn refusal(&self, envelope: &Envelope, what: &str) -> Error {
         let said = self.client.secrets().shown(envelope.message().as_bytes());
-        refusal(envelope, &self.app, what, &said)
+        refusal(envelope, &self.app, self.login.is_some(), what, &said)
     }
 
     /// Sets another deadline.

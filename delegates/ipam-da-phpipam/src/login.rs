@@ -40,7 +40,7 @@ pub(crate) fn log_in(client: &mut Client, login: &ServerLogin, app: &str) -> Res
     }
     let said = client.secrets().shown(envelope.message().as_bytes());
     if !envelope.says("Invalid username or password") {
-        return Err(refusal(&envelope, app, "a login", &said));
+        return Err(refusal(&envelope, app, true, "a login", &said));
     }
     let advice = "correct username and password in ipam.phpipam, or set a token instead";
     Ok(LoginAnswer::Refused { code: ErrorCode::BACKEND, said, advice })

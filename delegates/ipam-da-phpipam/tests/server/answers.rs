@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ipam_testkit::fake_http::{Fake, Reply, answering, http};
 use ipam_testkit::node::{addresses, given};
-use ipam_testkit::phpipam::{Fate, PhpIpam, Relay};
+use ipam_testkit::phpipam::{Fate, LockKind, PhpIpam, Relay};
 use ipam_testkit::servers::silent::Silent;
 use ipam_testkit::world::{start, wait};
 use serde_json::{Value, json};
@@ -148,8 +148,15 @@ fn a_lost_answer_to_a_keep_or_a_delete_loses_nothing() {
 
 #[test]
 fn a_change_that_does_not_get_the_lock_is_sent_again_and_then_fails() {
-    let server = PhpIpam::builder().waiting(Duration::from_millis(300)).start();
-    let site = Site::on(&server, "10.1.0.0/24");
+    let builder = PhpIpam::builder().waiting(Duration::from_millis(300));
+    assert_sent_again(&builder.clone().start(), "Cannot obtain lock");
+    let server = builder.lock(LockKind::MySql).imitated().start();
+    assert_sent_again(&server, "MySQL wait timeout exceeded");
+}
+
+#[track_caller]
+fn assert_sent_again(server: &PhpIpam, words: &str) {
+    let site = Site::on(server, "10.1.0.0/24");
     let node = site.node();
     let result = node.add("c1");
     let turn = server.hold();
@@ -157,7 +164,7 @@ fn a_change_that_does_not_get_the_lock_is_sent_again_and_then_fails() {
         let container = if verb == "DEL" { "c1" } else { "c2" };
         let known = if verb == "DEL" { given(&result) } else { json!({}) };
         let (found, text) = node.call_with(verb, container, &known).failure();
-        assert!(found == code && text.contains("Cannot obtain lock"), "{verb}: {found} {text}");
+        assert!(found == code && text.contains(words), "{verb}: {found} {text}");
     }
     node.check("c1", &result).success();
     assert_eq!(site.records().len(), 1);

@@ -146,7 +146,7 @@ fn a_code_is_no_password_and_a_password_over_plain_http_needs_a_word() {
     // The App of this server has a code.
     let node = with_password(&site, PASSWORD);
     let (code, text) = node.call("ADD", "c1").failure();
-    assert!(code == 103 && text.contains("token"), "{code} {text}");
+    assert!(code == 103 && text.contains("instead of username"), "{code} {text}");
     let node = node.with("insecure", false);
     let (code, text) = node.call("ADD", "c1").failure();
     assert!(code == 7 && text.contains("insecure"), "{code} {text}");
