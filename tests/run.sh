@@ -72,16 +72,20 @@ if [ -n "$tools" ]; then
     done
     exit 1
 fi
-# What Debian 12 does not have.
-if ! has_consul && ! ./tests/install/unpack-consul; then
+# What Debian 12 does not have. Each of them waits for its downloads.
+has_consul || ./tests/install/unpack-consul &
+has_kube_apiserver || ./tests/install/build-kube-apiserver &
+has_openwisp || ./tests/install/install-openwisp &
+wait
+if ! has_consul; then
     echo "tests/run.sh: consul is missing: name one by IPAM_DELEGATED_CONSUL" >&2
     exit 1
 fi
-if ! has_kube_apiserver && ! ./tests/install/build-kube-apiserver; then
+if ! has_kube_apiserver; then
     echo "tests/run.sh: kube-apiserver is missing: name one by IPAM_DELEGATED_KUBE_APISERVER" >&2
     exit 1
 fi
-if ! has_openwisp && ! ./tests/install/install-openwisp; then
+if ! has_openwisp; then
     echo "tests/run.sh: openwisp-ipam is missing: name one by IPAM_DELEGATED_OPENWISP" >&2
     exit 1
 fi
