@@ -85,6 +85,10 @@ pub fn sites(
             ("searching", plugins.plugin(after(alone("searching"), random))),
             ("chain", plugins.plugin(network("chain", chain))),
         ]);
+        // As on a node in use, which knows its latest record.
+        for name in ["alone", "searching", "chain"] {
+            callers[name].call("ADD", &format!("held-by-{name}"));
+        }
         Box::new(Store { callers, pools: None, _server: central.server }) as Box<dyn Site>
     };
     held.iter().map(site).collect()

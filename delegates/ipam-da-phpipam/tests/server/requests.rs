@@ -95,6 +95,32 @@ fn a_pool_with_a_strategy_takes_two_requests_as_well() {
 }
 
 #[test]
+fn an_add_after_a_release_takes_as_few_requests() {
+    let server = PhpIpam::builder().key_field(KEY).start();
+    for (number, has_key, has_others, expected) in
+        [(1, false, true, 2), (2, true, true, 1), (3, false, false, 2), (4, true, false, 2)]
+    {
+        let site = Site::on(&server, &format!("10.{number}.0.0/24"));
+        let relay = Relay::to(&server.endpoint());
+        let mut node = site.node_at(&format!("http://{}", relay.endpoint()));
+        if has_key {
+            node = node.with("keyField", KEY);
+        }
+        if has_others {
+            node.add("other");
+        }
+        // The look of the minute.
+        node.add("c1");
+        for _ in 0..2 {
+            node.del("c1");
+            let lines = relay.during(|| drop(node.add("c1")));
+            let has_whole = lines.iter().any(|line| line.ends_with("/addresses/"));
+            assert_eq!((lines.len(), has_whole), (expected, !has_others), "{lines:?}");
+        }
+    }
+}
+
+#[test]
 fn a_repeated_add_takes_two_requests() {
     let site = Site::new();
     let relay = Relay::to(&site.server.endpoint());
