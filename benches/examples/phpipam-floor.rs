@@ -60,7 +60,9 @@ impl Client<'_> {
         );
         let path = format!("addresses/first_free/{subnet}/");
         let made = self.ask("POST", &path, &body, &[201])?.text();
-        let id = made.split_once(r#""id":""#).and_then(|(_, rest)| rest.split('"').next());
+        // A number or a text.
+        let id = made.split_once(r#""id":"#).and_then(|(_, rest)| rest.split([',', '}']).next());
+        let id = id.map(|id| id.trim_matches('"'));
         id.map(str::to_owned).ok_or_else(|| io::Error::other(made.clone()))
     }
 
