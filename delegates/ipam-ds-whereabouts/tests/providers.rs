@@ -189,20 +189,20 @@ fn pods_live_with_addresses_of_openwisp() {
 }
 
 /// The file in which Multus keeps the result of an ADD.
-fn cached(node: &ProviderNode, container: &str) -> PathBuf {
+fn cached(node: &ProviderNode, container: &str, ifname: &str) -> PathBuf {
     let folder = node.host.path("/var/lib/cni/multus/results");
-    folder.join(format!("whereaboutsexample-{container}-net1"))
+    folder.join(format!("whereaboutsexample-{container}-{ifname}"))
 }
 
 /// Writes what Multus keeps of an ADD of the fork.
-fn cache(node: &ProviderNode, container: &str, address: &str) {
-    let path = cached(node, container);
+fn cache(node: &ProviderNode, container: &str, ifname: &str, address: &str) {
+    let path = cached(node, container, ifname);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     // The second one is of the key `addresses`.
     let ips = [address, "10.5.0.23/24", "10.7.0.23/24"];
     let ips = ips.map(|address| json!({"version": "4", "address": address}));
     let result = json!({"cniVersion": "0.3.1", "ips": ips});
-    let file = json!({"kind": "cniCacheV1", "containerId": container, "ifName": "net1",
+    let file = json!({"kind": "cniCacheV1", "containerId": container, "ifName": ifname,
         "networkName": "whereaboutsexample", "result": result});
     fs::write(path, file.to_string()).unwrap();
 }
@@ -241,7 +241,7 @@ fn assert_adopts(
         assert_eq!(held(&left, host).as_deref(), Some(name), "{left:?}");
     }
     // Containers of the fork end. Of one, no result says which address it has.
-    cache(&node, "named", &format!("{}/24", at(22)));
+    cache(&node, "named", "net1", &format!("{}/24", at(22)));
     for (container, pod) in [("unknown", "web-1"), ("named", "gone")] {
         call("DEL", container, pod, &network).ended_well();
     }
@@ -249,17 +249,19 @@ fn assert_adopts(
     assert_eq!(held(&left, 21).as_deref(), Some("shop/web-1"));
     assert_eq!(held(&left, 22), None);
     assert_eq!(held(&left, 23).as_deref(), Some("printer"));
-    // Another interface of the running pod has the address of the record.
-    cache(&node, "running", &format!("{}/24", at(21)));
+    // Another interface of the container has the address of the record.
+    cache(&node, "c1", "net2", &format!("{}/24", at(21)));
     let other = call("ADD", "c1", "web-1", &network).ips();
     assert_ne!(other, [format!("{}/24", at(21))]);
-    assert_eq!(held(&names(), 21).as_deref(), Some("shop/web-1"));
     call("DEL", "c1", "web-1", &network).ended_well();
-    fs::remove_file(cached(&node, "running")).unwrap();
+    let requests = format!("{};IP={}", args("shop", "web-1"), at(21));
+    assert_eq!(node.call("ADD", "c1", &requests, &network).failure().0, 102);
+    assert_eq!(held(&names(), 21).as_deref(), Some("shop/web-1"));
+    fs::remove_file(cached(&node, "c1", "net2")).unwrap();
     // A late DEL of the sandbox before does not free what the pod has now.
     let again = call("ADD", "c1", "web-1", &network).ips();
     assert_eq!(again, [format!("{}/24", at(21))]);
-    cache(&node, "before", &again[0]);
+    cache(&node, "before", "net1", &again[0]);
     call("DEL", "before", "web-1", &network).ended_well();
     assert_eq!(held(&names(), 21).as_deref(), Some("shop/web-1"));
     call("DEL", "c1", "web-1", &network).ended_well();

@@ -168,8 +168,9 @@ impl RequestedPools {
         self.paths.iter().map(String::as_str).zip(&self.pools)
     }
 
-    /// An error with the path in `ipam.pools` of each pool that the delegate before passed on as it is,
-    /// but for an address that it requests. Another pool keeps its path in `prevResult`.
+    /// An error with the path in `ipam.pools` of each pool that the delegate before passed on. It may
+    /// have added an address that it requests. A pool with another change keeps its path in
+    /// `prevResult`.
     pub(super) fn as_written(&self, request: &Request, error: Error) -> Error {
         if !matches!(self.origin, PoolOrigin::PrevResult) {
             return error;

@@ -14,13 +14,13 @@ fn a_server_that_forgot_gives_nothing_until_it_is_accepted() {
 
 #[test]
 fn a_reassert_makes_the_records_again_under_their_addresses() {
-    let server = PhpIpam::start();
+    let server = PhpIpam::builder().imitated().start();
     assert_reasserted(&server, || server.snapshot(), |backup| server.restore(backup), |_| {});
 }
 
 #[test]
 fn a_reassert_makes_the_records_again_where_a_key_keeps_owners_apart() {
-    let server = PhpIpam::builder().key_field(KEY).start();
+    let server = PhpIpam::builder().imitated().key_field(KEY).start();
     let prepare = |network: &mut serde_json::Value| {
         network["ipam"]["phpipam"]["keyField"] = KEY.into();
     };
