@@ -56,14 +56,20 @@ fn people_release_addresses_and_owners_of_the_program_alone() {
 }
 
 #[test]
-fn lint_reports_two_records_of_one_address_and_marks_that_it_cannot_read() {
+fn lint_reports_two_records_of_an_address_or_an_owner_and_marks_that_it_cannot_read() {
     let site = Site::new();
     let node = site.node();
     let address = node.address("c1");
+    let mark = site.records()[0].description.clone();
+    site.server.record(&site.subnet, &site.host(7), "ipd:x");
+    site.server.record(&site.subnet, &site.host(8), &mark);
     make_twin(site.server, &address, "a second");
-    let outcome = node.typed(&["lint"]);
-    let told = format!("{}{}", outcome.stdout, outcome.stderr);
-    assert!(told.contains(&address), "{told}");
+    let told = linted(&node);
+    let of_owner = format!("{mark} has 2 records in ");
+    let of_address = format!("{} has 2 records", address.split('/').next().unwrap());
+    for finding in [&of_owner, &of_address, &site.host(7)] {
+        assert!(told.contains(finding), "{finding}: {told}");
+    }
 }
 
 #[test]
