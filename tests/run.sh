@@ -110,15 +110,18 @@ if [ $# != 0 ]; then
     exit
 fi
 cargo build --workspace --bins --examples --tests
-# Histories count what others do in a time: nothing else runs then.
+# The programs named history count what others do in a time: nothing else runs then.
 cargo test --workspace --test 'hi*'
 # Many programs end with one long test, so two run at a time, with half of the tests each.
 RUST_TEST_THREADS=$(((RUST_TEST_THREADS + 1) / 2))
 beside=$(mktemp)
-trap 'rm -f "$beside"' EXIT
+# A group of its own, so that an end of this script ends the lane beside it, too.
+set -m
+trap 'kill -- -$! 2>/dev/null || true; rm -f "$beside"' EXIT
 {
     cargo test --workspace --test '[!a-k]*' && cargo test --workspace --doc
 } >"$beside" 2>&1 &
+set +m
 failed=
 cargo test --workspace --lib --bins --test '[a-gi-k]*' --test 'h[!i]*' || failed=yes
 wait $! || failed=yes

@@ -135,15 +135,19 @@ impl<S: RecordServer> RecordLedger<S> {
         for sight in sights {
             let id = &sight.subnet.id;
             if of_pools.is_empty() || of_pools.contains(id) {
-                let records = sight.watched.values().filter(|it| self.is_old_name(&it.text));
-                records.for_each(|it| found.entry(it.address).or_default().push((id, it)));
+                for record in sight.watched.values().filter(|it| self.is_old_name(&it.text)) {
+                    let records = found.entry(record.address).or_default();
+                    // A sight shows one of the records of an address.
+                    let count = sight.count(record.address);
+                    records.extend(std::iter::repeat_n((&**id, record), count));
+                }
             }
         }
         for (address, records) in found {
             match records[..] {
                 [(subnet, record)] => drop(self.delete_unowned(owner, turn, subnet, record)?),
                 _ => warn!(
-                    "keeps the records of {address} in {} subnets: which one {owner} has is unknown",
+                    "keeps the {} records of {address}: which one {owner} has is unknown",
                     records.len()
                 ),
             }
@@ -195,10 +199,10 @@ fn other_interface(
     address: IpAddr,
 ) -> Result<Option<IfName>> {
     for folder in folders {
-        let mut cached = ResultCache::new(folder.as_ref()).of_address(address)?.into_iter();
+        let cached = ResultCache::new(folder.as_ref()).of_container(&owner.container)?;
         let is_other =
-            |it: &CachedResult| it.container == owner.container && it.ifname != owner.ifname;
-        if let Some(other) = cached.find(is_other) {
+            |it: &CachedResult| it.ifname != owner.ifname && it.addresses.contains(&address);
+        if let Some(other) = cached.into_iter().find(is_other) {
             return Ok(Some(other.ifname));
         }
     }

@@ -129,24 +129,6 @@ impl ResultCache {
         all.collect()
     }
 
-    /// The cached results with an address, by file name. Names of files of libcni before 0.8 are read
-    /// with the shortest container and interface.
-    ///
-    /// # Errors
-    /// The folder or one of the files cannot be read.
-    pub fn of_address(&self, address: IpAddr) -> Result<Vec<CachedResult>> {
-        let all = self.matching(
-            |_| true,
-            |name| {
-                let (rest, ifname) = name.rsplit_once('-')?;
-                let (network, container) = rest.rsplit_once('-')?;
-                parse_names(network, container, ifname)
-            },
-        );
-        let has_it = |cached: &CachedResult| cached.addresses.contains(&address);
-        all?.into_iter().filter(|cached| cached.as_ref().map_or(true, has_it)).collect()
-    }
-
     /// The results in files whose names fit.
     fn matching(
         &self,
@@ -382,9 +364,5 @@ mod tests {
                 "other c1 eth0 [10.0.0.7]",
             ]
         );
-        for (address, found) in [(6, Some("net-b6cd8f3e c9ac eth0 [10.0.0.6]")), (9, None)] {
-            let cached = cache.of_address([10, 0, 0, address].into()).unwrap();
-            assert_eq!(shown(&cached), Vec::from_iter(found));
-        }
     }
 }

@@ -277,7 +277,8 @@ fn a_list_that_lacks_its_last_record_hides_no_lease() {
             None => Fate::Pass,
         }
     });
-    let node = site.node_at(&format!("http://{}", relay.endpoint()));
+    // Without memory, a DEL looks for its owner in the subnets of other tests, too.
+    let node = site.node_at(&format!("http://{}", relay.endpoint())).named("node-of-a-short-list");
     let node = node.with_in_pools("requested-ip", site.host(99));
     node.add("c1");
     std::fs::remove_dir_all(node.world.path("state/openwisp")).unwrap();
