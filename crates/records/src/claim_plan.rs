@@ -36,7 +36,7 @@ impl<S: RecordServer> RecordLedger<S> {
     /// The plan of a claim, by the view; `None` if all its candidates are taken.
     ///
     /// # Errors
-    /// Code 4: the owner's mark does not fit into a record.
+    /// Code 4: the owner's mark does not fit into a record. Code 5: a cached result cannot be read.
     pub(crate) fn plan_claim(
         &self,
         owner: &Owner,

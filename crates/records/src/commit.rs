@@ -187,9 +187,10 @@ impl<S: RecordServer> RecordLedger<S> {
             true => Vec::new(),
             false => token.turn.note().map(|note| note.attempts.clone()).unwrap_or_default(),
         };
-        let is_returned = |it: &Attempt| matches!(it.target, Some(Target::Returns(_)));
-        attempts.retain(|it| !is_returned(it));
-        attempts.retain(|it| it.target.is_some() || made.iter().all(|made| made.taken != it.at));
+        attempts.retain(|it| match &it.target {
+            None => made.iter().all(|made| made.taken != it.at),
+            Some(target) => !matches!(target, Target::Returns(_)),
+        });
         if let Some(record) = records.first().filter(|_| !sure && attempts.is_empty()) {
             // The requests that left the note unsure are over when this one is.
             attempts.push(Attempt::new(&record.subnet, Some(record.address)));

@@ -8,9 +8,9 @@
 //! # Rooms
 //!
 //! From the top: ledger (the seam's methods) → view · held · commit · claim · claim_plan · confirm ·
-//! release · unowned · restored · scan · present → pools (subnets by name) · sight (a subnet as one list showed it) →
-//! memory (what all calls of the node share) · node_records (all owners' notes) · owner_file (one
-//! owner's lock and note) → mark · packing → server (the seam under the ledger)
+//! release · unowned · restored · scan · present → pools (subnets by name) · sight (a subnet as one
+//! list showed it) → memory (what all calls of the node share) · node_records (all owners' notes) ·
+//! owner_file (one owner's lock and note) → mark · packing → server (the seam under the ledger)
 
 #![warn(unreachable_pub)]
 
